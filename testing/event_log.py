@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
@@ -37,6 +37,29 @@ def numbers(events: Sequence[e.Event]) -> list[int]:
 
 async def read_all(batches: EventBatches) -> list[e.Event]:
     return [event async for batch in batches for event in batch]
+
+
+class SlowWriter:
+    """Collects batches. While `is_slow`, each must be awaited until `proceed`."""
+
+    def __init__(self) -> None:
+        self.events: list[e.Event] = []
+        self.is_slow = False
+        self._may_go_on = asyncio.Event()
+
+    def write(self, batch: Sequence[e.Event]) -> Awaitable[None] | None:
+        if self.is_slow:
+            self._may_go_on.clear()
+            return self._write_slowly(batch)
+        self.events += batch
+        return None
+
+    def proceed(self) -> None:
+        self._may_go_on.set()
+
+    async def _write_slowly(self, batch: Sequence[e.Event]) -> None:
+        await self._may_go_on.wait()
+        self.events += batch
 
 
 async def yield_often() -> None:
@@ -143,6 +166,80 @@ class EventLogContract:
         await log.append(ID, [end(2)])
         assert leaving.cancelled()
         assert numbers(await staying) == [0, 1, 2]
+
+    async def test_events_are_forwarded_as_they_come(self, log: EventLog) -> None:
+        await log.create(ID)
+        events, writer = run_of(50), SlowWriter()
+        await log.append(ID, events[:3])
+        forwarding = asyncio.create_task((await log.open(ID)).forward(writer.write))
+        await yield_often()
+        for event in events[3:]:
+            assert not forwarding.done()
+            await log.append(ID, [event])
+            await yield_often()
+            assert writer.events == events[: event.sequence_number + 1]
+        await forwarding
+
+    async def test_a_write_that_must_wait_holds_later_events_back(self, log: EventLog) -> None:
+        await log.create(ID)
+        events, slow, fast = run_of(6), SlowWriter(), SlowWriter()
+        tasks = [
+            asyncio.create_task((await log.open(ID)).forward(writer.write))
+            for writer in (slow, fast)
+        ]
+        await log.append(ID, events[:2])
+        await yield_often()
+        slow.is_slow = True
+        for event in events[2:5]:
+            await log.append(ID, [event])
+            await yield_often()
+        assert (slow.events, fast.events) == (events[:2], events[:5])
+        slow.is_slow = False
+        slow.proceed()
+        await yield_often()
+        assert slow.events == events[:5]
+        await log.append(ID, events[5:])
+        await asyncio.gather(*tasks)
+        assert slow.events == fast.events == events
+
+    async def test_an_error_of_a_write_ends_only_its_own_reader(self, log: EventLog) -> None:
+        def fail(batch: Sequence[e.Event]) -> None:
+            if batch[-1].sequence_number == 1:
+                raise OSError("the client is gone")
+
+        await log.create(ID)
+        writer = SlowWriter()
+        failing = asyncio.create_task((await log.open(ID)).forward(fail))
+        other = asyncio.create_task((await log.open(ID)).forward(writer.write))
+        for event in run_of(4):
+            await log.append(ID, [event])
+            await yield_often()
+        with pytest.raises(OSError, match="the client is gone"):
+            await failing
+        await other
+        assert writer.events == run_of(4)
+
+    async def test_a_reader_goes_on_where_forwarding_was_cancelled(self, log: EventLog) -> None:
+        await log.create(ID)
+        batches, writer = await log.open(ID), SlowWriter()
+        forwarding = asyncio.create_task(batches.forward(writer.write))
+        await log.append(ID, [text(0)])
+        await yield_often()
+        forwarding.cancel()
+        await log.append(ID, [text(1)])
+        await asyncio.wait([forwarding])
+        await log.append(ID, [end(2)])
+        assert numbers([*writer.events, *await read_all(batches)]) == [0, 1, 2]
+
+    async def test_forwarding_an_abandoned_log_ends(self, log: EventLog) -> None:
+        await log.create(ID)
+        writer = SlowWriter()
+        forwarding = asyncio.create_task((await log.open(ID)).forward(writer.write))
+        await log.append(ID, [text(0)])
+        await yield_often()
+        await log.abandon(ID)
+        await forwarding
+        assert numbers(writer.events) == [0]
 
     async def test_a_closed_reader_returns_nothing_more(self, log: EventLog) -> None:
         await log.create(ID)

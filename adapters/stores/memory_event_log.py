@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from antiphon.application.ports import Clock, EventBatches, EventLog
+from antiphon.application.ports import Clock, EventBatches, EventLog, WriteBatch
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event
 
@@ -21,13 +22,15 @@ EVENT_BYTES = 500
 """An event without the texts that it shares with its response."""
 
 JOIN_EVERY = 16
-"""Every so many events, a reader waits one turn of the event loop to see if more events come."""
+"""Every so many events, a reader waits some turns of the event loop to see if more events come."""
+JOIN_TURNS = 3
+"""Turns of the event loop in which the events of a fast run join a batch, and so share a send."""
 
 
 class _Log:
     """The events of one run. They are numbered from 0 without gaps: the number is the index."""
 
-    __slots__ = ("__weakref__", "bytes", "events", "is_over", "waiters")
+    __slots__ = ("__weakref__", "bytes", "events", "feeds", "is_over", "waiters")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -35,12 +38,17 @@ class _Log:
         """Its approximate size, once it is over."""
         self.is_over = False
         self.waiters: list[asyncio.Future[None]] = []
+        self.feeds: list[_Feed] = []
 
-    def wake_waiters(self) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self.waiters.clear()
+    def announce(self) -> None:
+        """Let the readers know that there are more events, or that there will be none."""
+        for feed in self.feeds:
+            feed.schedule()
+        if self.waiters:
+            for waiter in self.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self.waiters.clear()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -49,20 +57,88 @@ _CLOSED = _Log()
 _CLOSED.is_over = True
 
 
-class _Reader:
+class _Rounds:
+    """Writes the events of all logs to the readers that are fed, once per turn of the event loop.
+
+    An engine's step adds events to many logs. One callback for all of them costs much less than
+    to wake up a task for each.
+    """
+
+    __slots__ = ("_due", "_waiting")
+
+    def __init__(self) -> None:
+        self._due: deque[list[_Feed]] = deque([] for _ in range(JOIN_TURNS + 1))
+        """The feeds to run in the next turn of the event loop, in the one after it, and so on."""
+        self._waiting = 0
+
+    def add(self, feed: _Feed, turns: int) -> None:
+        """Run a feed after this many more turns of the event loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._waiting += 1
+        self._due[turns].append(feed)
+
+    def _run(self) -> None:
+        feeds = self._due.popleft()
+        self._due.append([])
+        self._waiting -= len(feeds)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        for feed in feeds:
+            feed.run()
+
+
+class _Feed:
+    """A reader that gets the events without waiting for them: they are written for it."""
+
+    __slots__ = ("_is_scheduled", "_reader", "_rounds", "_write", "released")
+
+    def __init__(self, reader: _Reader, write: WriteBatch, rounds: _Rounds) -> None:
+        self._reader = reader
+        self._write = write
+        self._rounds = rounds
+        self._is_scheduled = False
+        self.released: asyncio.Future[Awaitable[None] | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        """Done when the reader must go on by itself, with what it must await first, if anything."""
+
+    def schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._rounds.add(self, JOIN_TURNS if self._reader.joins else 0)
+
+    def run(self) -> None:
+        self._is_scheduled = False
+        if self.released.done():
+            return
+        try:
+            batch = self._reader.take()
+            unwritten = self._write(batch) if batch else None
+        except Exception as exc:
+            self.released.set_exception(exc)
+            return
+        if unwritten is not None or not self._reader.is_caught_up:
+            self.released.set_result(unwritten)
+
+
+class _Reader(EventBatches):
     """One reader's position in a log.
 
     This is not an async generator, because canceling `anext` would end one. A caller whose wait
     times out can continue where it was.
     """
 
-    __slots__ = ("_joins", "_log", "_loop", "_next", "_yields")
+    __slots__ = ("_log", "_loop", "_next", "_rounds", "_yields", "joins")
 
-    def __init__(self, log: _Log, first: int) -> None:
+    def __init__(self, log: _Log, first: int, rounds: _Rounds) -> None:
         self._log = log
         self._next = first
+        self._rounds = rounds
         self._yields = False
-        self._joins = False
+        self.joins = False
+        """Whether the run seems to be so fast that a batch should wait for more events. Readers of
+        slow runs do not wait, but try it now and then."""
         self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
@@ -72,8 +148,7 @@ class _Reader:
         if self._yields:  # otherwise a long replay would block the event loop
             self._yields = False
             await asyncio.sleep(0)
-        first = self._next
-        while first >= len(self._log.events):
+        while self._next >= len(self._log.events):
             log = self._log
             if log.is_over:
                 raise StopAsyncIteration
@@ -86,21 +161,48 @@ class _Reader:
                 if waiter in log.waiters:
                     log.waiters.remove(waiter)
                 raise
-            if self._joins:
-                await asyncio.sleep(0)
+            if self.joins:
+                for _ in range(JOIN_TURNS):
+                    await asyncio.sleep(0)
         # Nothing is awaited below, so a reader that is canceled above misses no event.
+        return self.take()
+
+    async def forward(self, write: WriteBatch) -> None:
+        async for batch in self:
+            unwritten = write(batch)
+            if unwritten is None and self.is_caught_up:
+                unwritten = await self._be_fed(write)
+            if unwritten is not None:
+                await unwritten
+
+    def take(self) -> Sequence[Event]:
+        """Return the events that are ready, at most a batch of them."""
+        first = self._next
         batch = self._log.events[first : first + BATCH]
         self._next = first + len(batch)
-        # Events that a fast run writes in the loop's next turn join the batch and share a send:
-        # half the sends, at two thirds of the cost. Readers of slow runs do not wait, but try it
-        # now and then.
-        self._joins = len(batch) > 1 or not self._next % JOIN_EVERY
-        if len(batch) == BATCH:
-            self._yields = True
+        self.joins = len(batch) > 1 or not self._next % JOIN_EVERY
+        self._yields = len(batch) == BATCH
         return batch
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all events so far were read, and more will follow."""
+        return self._next == len(self._log.events) and not self._log.is_over
 
     async def aclose(self) -> None:
         self._log = _CLOSED
+
+    async def _be_fed(self, write: WriteBatch) -> Awaitable[None] | None:
+        """Have the events written from here on, until one cannot be written at once, or the end.
+
+        Return what must be awaited before the next event can be written, if anything.
+        """
+        log, feed = self._log, _Feed(self, write, self._rounds)
+        log.feeds.append(feed)
+        try:
+            return await feed.released
+        finally:
+            log.feeds.remove(feed)
 
 
 class MemoryEventLog(EventLog):
@@ -127,6 +229,7 @@ class MemoryEventLog(EventLog):
         self._finished: dict[str, float] = {}
         self._finished_events = 0
         self._finished_bytes = 0
+        self._rounds = _Rounds()
         # Readers that have the log of a dropped run open still get its events. Only they keep the
         # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
@@ -142,14 +245,13 @@ class MemoryEventLog(EventLog):
         log.events.extend(events)
         if type(events[-1]) in TERMINAL:
             self._finish(response_id, log)
-        if log.waiters:
-            log.wake_waiters()
+        log.announce()
 
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         log = self._logs.get(response_id)
         if log is None:
             raise NotFound(f"There are no events of response {response_id!r}.")
-        return _Reader(log, max(after, -1) + 1)
+        return _Reader(log, max(after, -1) + 1, self._rounds)
 
     async def drop(self, response_id: str) -> None:
         log = self._logs.get(response_id)
@@ -165,7 +267,7 @@ class MemoryEventLog(EventLog):
             return
         self._logs.pop(response_id, None)
         log.is_over = True
-        log.wake_waiters()
+        log.announce()
 
     def _finish(self, response_id: str, log: _Log) -> None:
         log.is_over = True

@@ -32,7 +32,7 @@ resources.
 
 from antiphon.application.ports.audit_log import AuditLog, ToolCallRecord
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
-from antiphon.application.ports.event_log import EventBatches, EventLog
+from antiphon.application.ports.event_log import EventBatches, EventLog, WriteBatch
 from antiphon.application.ports.fetching import Fetcher, FetchResult
 from antiphon.application.ports.files import (
     FilePageQuery,
@@ -209,5 +209,6 @@ __all__ = [
     "WebPage",
     "WebResult",
     "WebhookDelivery",
+    "WriteBatch",
     "json_of_sampling",
 ]

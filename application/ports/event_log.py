@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from antiphon.domain.events import Event
+
+WriteBatch = Callable[[Sequence[Event]], Awaitable[None] | None]
+"""Writes a batch. If it cannot be written at once, returns what the reader must await."""
 
 
 class EventBatches(Protocol):
@@ -16,6 +19,16 @@ class EventBatches(Protocol):
     async def __anext__(self) -> Sequence[Event]: ...
 
     async def aclose(self) -> None: ...
+
+    async def forward(self, write: WriteBatch) -> None:
+        """Write each batch as soon as it is ready, up to the last one.
+
+        A log that calls `write` when events are appended saves a task's wake-up for each batch.
+        Raises what `write` raises.
+        """
+        async for batch in self:
+            if (unwritten := write(batch)) is not None:
+                await unwritten
 
 
 class EventLog(Protocol):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 
-from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store
+from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store, WriteBatch
 from antiphon.application.runs.event_chunks import decode_chunk
 from antiphon.application.support.retry import retry
 from antiphon.domain.errors import CorruptLog, NotFound, StoreError
@@ -191,9 +191,20 @@ class FollowedEvents(EventBatches):
             self._is_local = False
             self._batches = StoredEvents(self._store, *self._ids, after=self._last)
             batch = await anext(self._batches)
+        self._note(batch)
+        return batch
+
+    async def forward(self, write: WriteBatch) -> None:
+        def write_and_note(batch: Sequence[Event]) -> Awaitable[None] | None:
+            self._note(batch)
+            return write(batch)
+
+        await self._batches.forward(write_and_note)
+        await super().forward(write)  # what the store has after them, if anything
+
+    def _note(self, batch: Sequence[Event]) -> None:
         self._last = batch[-1].sequence_number
         self._is_over = isinstance(batch[-1], TERMINAL)
-        return batch
 
     async def aclose(self) -> None:
         self._is_over = True

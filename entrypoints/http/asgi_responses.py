@@ -7,7 +7,7 @@ the cheapest type that a Litestar handler can return: one send for each batch of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from antiphon.domain import events as e
 from antiphon.domain.errors import ServerShuttingDown
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
+from antiphon.entrypoints.http.eager import start_eagerly
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.sse import ClientEncoder
@@ -121,11 +122,15 @@ class EventStreamResponse:
         )
         frames = self._encoder.frames
         with self._keepalive.watch(send) as activity:
-            async for events in self._batches:
+
+            def write(events: Sequence[Event]) -> Awaitable[None] | None:
                 activity.mark_active()
-                await send(
-                    {"type": "http.response.body", "body": frames(events), "more_body": True}
+                body = frames(events)
+                return start_eagerly(
+                    send({"type": "http.response.body", "body": body, "more_body": True})
                 )
+
+            await self._batches.forward(write)
         last = self._encoder.dialect.done
         await send({"type": "http.response.body", "body": last, "more_body": False})
         return True
@@ -180,8 +185,12 @@ class FinalResponse:
 
     async def _wait_for_last_event(self) -> Event | None:
         last: Event | None = None
-        async for events in self._batches:
+
+        def keep_last(events: Sequence[Event]) -> None:
+            nonlocal last
             last = events[-1]
+
+        await self._batches.forward(keep_last)
         return last
 
 

@@ -237,6 +237,23 @@ async def test_a_reader_continues_in_the_store_when_the_local_log_breaks_off(
     assert await waiting == [*said, *end]
 
 
+async def test_events_are_forwarded_from_the_store_when_the_local_log_breaks_off(
+    store: MemoryStore, seq: Sequencer, first: list[Event]
+) -> None:
+    log, reader = await follow_local(store, first[:1])
+    written: list[Event] = []
+    forwarding = asyncio.ensure_future(reader.forward(written.extend))
+    await run_loop()
+    await log.append(ID, first[1:])
+    await run_loop()
+    assert written == first
+    await log.abandon(ID)
+    said = await append(store, feed_words(seq, "a"))
+    end = await finish(store, seq)
+    await forwarding
+    assert written == [*first, *said, *end]
+
+
 async def test_a_reader_that_only_misses_the_end_gets_it_from_the_store(
     store: MemoryStore, seq: Sequencer, first: list[Event]
 ) -> None:
