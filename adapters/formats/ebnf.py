@@ -11,8 +11,8 @@ from sys import getsizeof
 
 from msgspec import Struct
 
-from antiphon.adapters.formats.lru_cache import LruCache, digest_of
 from antiphon.adapters.formats.tools import INPUT
+from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.domain.grammars import characters, read
 from antiphon.domain.grammars import nodes as n
 from antiphon.domain.tools import ToolSpec

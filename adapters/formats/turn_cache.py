@@ -23,7 +23,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from antiphon.adapters.formats.lru_cache import LruCache
+from antiphon.application.support.lru_cache import LruCache
 from antiphon.domain import items as i
 
 MAX_CACHED_BYTES = 8 * 1024 * 1024
@@ -175,6 +175,9 @@ class TurnCache(Generic[E]):
         return max(matches, key=lambda match: (match.is_whole, match.end), default=None)
 
     def _match(self, turn: _Turn, entries: Sequence[E], start: int) -> _Match | None:
+        if len(turn.digests) == 1:  # most turns are a text or a call
+            is_same = self._digest(entries[start]) == turn.digests[0][0]
+            return _Match(turn, start + 1, is_whole=True) if is_same else None
         # Calls may have changed their order: one that waited for approval comes after the others.
         missing = Counter(digest for digest, is_reasoning in turn.digests if not is_reasoning)
         reasoning = deque(digest for digest, is_reasoning in turn.digests if is_reasoning)

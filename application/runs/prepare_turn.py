@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from antiphon.application.input.from_request import turn_of
 from antiphon.application.input.history import LoadHistory, Remembered
@@ -26,19 +25,18 @@ from antiphon.application.support.threads import (
     run_in_thread,
 )
 from antiphon.application.tools.calls import ToolCaller
-from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_hosted
+from antiphon.application.tools.hosted import ToolProvider, find_callers
+from antiphon.application.tools.offers import KnownTools, OfferTools, json_bytes_of
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
-from antiphon.domain.decoding import decode_tool
 from antiphon.domain.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.items import AnyItem
 from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
-from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
+from antiphon.domain.offers import Offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
-from antiphon.domain.rights import check_tools, check_urls
+from antiphon.domain.rights import check_urls
 from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
-from antiphon.domain.tools import McpTool
 
 TOOL_BYTE_COST = 8
 """A tool's JSON is decoded, checked and encoded, and a grammar in it is parsed."""
@@ -95,7 +93,7 @@ class PrepareTurn:
         self._tool_servers = tool_servers
         self._salt = salt
         self._tool_providers = hosted
-        self._tool_substitutions = tool_substitutions
+        self._offer_tools = OfferTools(tool_servers, hosted, tool_substitutions)
         self._checks = FairQueue(MAX_THREADS)
 
     async def __call__(
@@ -116,8 +114,20 @@ class PrepareTurn:
         model = models.get(request.model) if request.model else models.default
         entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
-        work = partial(self._check, request, history, entries, strict=strict, policy=policy)
-        size = _size_of(request, history, entries)
+        known_tools = self._offer_tools.recall(request, tenant)
+        work = partial(
+            self._check,
+            request,
+            history,
+            entries,
+            known_tools,
+            tenant=tenant,
+            strict=strict,
+            policy=policy,
+        )
+        size = ITEM_BYTES * (len(history) + len(entries))
+        if known_tools is None:
+            size += _size_of_tools(request)
         async with self._checks.slot(tenant) if size > MIN_THREAD_BYTES else nullcontext():
             checked = await run_in_thread(size, work)
         items, conversation, offer = checked.items, checked.conversation, checked.offer
@@ -160,17 +170,19 @@ class PrepareTurn:
         request: CreateResponse,
         history: Sequence[c.Entry],
         entries: Sequence[c.Entry],
+        known_tools: KnownTools | None,
         *,
+        tenant: str,
         strict: bool,
         policy: KeyPolicy,
     ) -> _CheckedRequest:
         """Check everything that needs no store and no network. Raises: RequestError."""
         check_urls(policy, entries)
-        check_tools(policy, _tools_of(request, history, entries))
+        offer = self._offer_tools(
+            request, history, entries, tenant=tenant, policy=policy, known=known_tools
+        )
         items = [entry.item for entry in entries]
         conversation = [*(entry.item for entry in history), *items]
-        definitions = self._definitions(request, history, entries, conversation)
-        offer = make_offer(definitions, self._tool_substitutions.choice(request.tool_choice))
         ignored = ignored_paths(request, offer)
         if strict:
             refuse_ignored(ignored, offer)
@@ -184,69 +196,7 @@ class PrepareTurn:
             approved_calls=mcp.approved_calls(conversation),
         )
 
-    def _definitions(
-        self,
-        request: CreateResponse,
-        history: Sequence[c.Entry],
-        entries: Sequence[c.Entry],
-        conversation: Sequence[AnyItem],
-    ) -> list[ToolDefinition]:
-        """Return the tools as this server can provide them."""
-        definitions = [
-            _substitute(definition, self._tool_substitutions)
-            for definition in _tools_of(request, history, entries)
-        ]
-        if self._tool_servers is not None:
-            definitions = [
-                _resolve_mcp(definition, conversation, self._tool_servers)
-                for definition in definitions
-            ]
-        return [mark_hosted(definition, self._tool_providers) for definition in definitions]
 
-
-def _size_of(
-    request: CreateResponse, history: Sequence[c.Entry], entries: Sequence[c.Entry]
-) -> int:
-    """Return how much work it is to check the request, in bytes."""
-    tools = request.tools or ()
-    count = len(tools) + len(history) + len(entries)
-    return TOOL_BYTE_COST * sum(len(memoryview(raw)) for raw in tools) + ITEM_BYTES * count
-
-
-def _substitute(
-    definition: ToolDefinition, tool_substitutions: ToolSubstitutions
-) -> ToolDefinition:
-    """Return the definition with its tool replaced by its substitute, if it has one."""
-    tool = tool_substitutions.tool(definition.tool, definition.path)
-    if tool is definition.tool:
-        return definition
-    return replace(definition, tool=tool, original=definition.tool)
-
-
-def _resolve_mcp(
-    definition: ToolDefinition, conversation: Sequence[AnyItem], servers: ToolServers
-) -> ToolDefinition:
-    """Return an MCP server's definition with the tools that the conversation lists for it."""
-    if not isinstance(definition.tool, McpTool):
-        return definition
-    tool = servers.resolve(definition.tool, definition.path)
-    if tool is None:
-        return definition
-    listed_tools = mcp.listed_tools(tool.server_label, conversation)
-    return replace(definition, tool=tool, is_server_run=True, listed_tools=listed_tools or ())
-
-
-def _tools_of(
-    request: CreateResponse, history: Sequence[c.Entry], entries: Sequence[c.Entry]
-) -> list[ToolDefinition]:
-    """Return the tools of the request, then those of the conversation's items."""
-    definitions = [
-        ToolDefinition(tool=decode_tool(raw, path), path=path)
-        for position, raw in enumerate(request.tools or ())
-        for path in (f"tools[{position}]",)
-    ]
-    for position, number, raw in c.tools_in_items([*history, *entries]):
-        index = position - len(history)
-        path = f"input[{index}].tools[{number}]" if index >= 0 else PREVIOUS_RESPONSE_PATH
-        definitions.append(ToolDefinition(tool=decode_tool(raw, path), path=path, from_item=True))
-    return definitions
+def _size_of_tools(request: CreateResponse) -> int:
+    """Return how much work it is to offer the request's tools, in bytes."""
+    return TOOL_BYTE_COST * json_bytes_of(request) + ITEM_BYTES * len(request.tools or ())

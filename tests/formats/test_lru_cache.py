@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.adapters.formats.lru_cache import (
-    ENTRY_BYTES,
-    MAX_CACHED_CHARACTERS,
-    LruCache,
-    TokenCache,
-    digest_of,
-)
+from antiphon.adapters.formats.token_cache import MAX_CACHED_CHARACTERS, TokenCache
+from antiphon.application.support.lru_cache import ENTRY_BYTES, LruCache, digest_of
 
 
 def test_tenants_do_not_share_encoded_texts() -> None:

@@ -65,9 +65,10 @@ class MarkerCutter:
 
     def cut(self, value: Any) -> Any:
         """Return the value, a text or lists and mappings of texts, with its markers cut."""
+        # A long conversation has thousands of texts: what most of them are comes first.
         if isinstance(value, str):
-            return self._cut_text(value)
-        if isinstance(value, Mapping):
+            return value if value.isidentifier() else self._cut_text(value)
+        if isinstance(value, dict | Mapping):
             return {self.cut(key): self.cut(each) for key, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.cut(each) for each in value]

@@ -7,9 +7,11 @@ import secrets
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from sys import getsizeof
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.call_ids import CallIds
@@ -39,13 +41,13 @@ from antiphon.adapters.formats.chat_template.template_capabilities import (
     with_content_parts,
 )
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
-from antiphon.adapters.formats.lru_cache import LruCache, TokenCache, digest_of
 from antiphon.adapters.formats.portions import (
     check_length,
     has_large_tools,
     is_large,
     length_of,
 )
+from antiphon.adapters.formats.token_cache import TokenCache
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -63,6 +65,7 @@ from antiphon.adapters.formats.transcript import (
 from antiphon.adapters.formats.turn_cache import MAX_CACHED_BYTES, CachedTurn, TurnCache
 from antiphon.application.ports import Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import MAX_THREADS, compute_in_thread
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
@@ -82,6 +85,12 @@ SPLICE_POINTS_BYTES = 1000
 """What the splice points of four shapes take, without their texts."""
 
 PLACEHOLDER_PREFIX = f"mark-{secrets.token_hex(8)}-"
+
+MAX_CACHED_TOOLS_BYTES = 32 << 20
+BYTES_PER_TOOL_BYTE = 8
+"""What a tool takes in memory, for each byte of its JSON."""
+
+_encode_json = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 
@@ -114,6 +123,7 @@ class TemplateRenderer(Renderer):
         self._effort_options = EffortOptions(template)
         self._cutter = MarkerCutter(markers_of(tokenizer, family, template.source))
         self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_BYTES)
+        self._tools: LruCache[Sequence[Json]] = LruCache(MAX_CACHED_TOOLS_BYTES)
         self.turn_cache = chat_turn_cache()
         self._splice_points: LruCache[SplicePoints] = LruCache(MAX_CACHED_OPTIONS_BYTES)
         self._writers = FairQueue(MAX_THREADS)
@@ -159,24 +169,40 @@ class TemplateRenderer(Renderer):
         conversation.add_turn(
             turn, [_without_tokens_unless_spliceable(entry, splice_points) for entry in entries]
         )
-        tools = [function_of(tool) for tool in prompt_tools(turn)]
         messages = self._fit_content(conversation.messages)
-        text = self._render(messages, tools, self._options_of(turn))
+        text = self._render(messages, self._cut_tools(turn), self._options_of(turn))
         pieces = splice_turns(
             text, conversation.spliced_turns, splice_points, self._family.end_markers
         )
         return pieces, conversation.image_urls
 
+    def _cut_tools(self, turn: Turn) -> Sequence[Json]:
+        """Return the tools for the template, with a cut in each marker that they spell.
+
+        A client sends the same tools with every request, and they have many texts.
+        """
+        tools = prompt_tools(turn)
+        if not tools:
+            return []
+        with _refuse_deep_nesting():
+            tools_json = _encode_json(tools)
+            key = digest_of((turn.cache_salt or "").encode("utf-8", "surrogatepass"), tools_json)
+            cut = self._tools.get(key)
+            if cut is None:
+                cut = self._cutter.cut([function_of(tool) for tool in tools])
+                self._tools.put(key, cut, BYTES_PER_TOOL_BYTE * len(tools_json))
+            return cut
+
     def _render(
-        self, messages: Sequence[Json], tools: Sequence[Json], options: Mapping[str, Any]
+        self, messages: Sequence[Json], cut_tools: Sequence[Json], options: Mapping[str, Any]
     ) -> str:
         """Return the prompt's text, with a cut in each marker that the conversation spells."""
         try:
-            return self._template.render(*self._cutter.cut([messages, tools, options]))
+            with _refuse_deep_nesting():
+                cut_messages, cut_options = self._cutter.cut([messages, options])
+                return self._template.render(cut_messages, cut_tools, cut_options)
         except RequestError as error:
             raise RequestError(remove_cuts(error.message), param=error.param) from error
-        except RecursionError:
-            raise RequestError("The conversation is nested too deeply.", param="input") from None
 
     def _options_of(self, turn: Turn) -> dict[str, Any]:
         """Return the variables that the template gets besides the conversation."""
@@ -259,6 +285,14 @@ class TemplateRenderer(Renderer):
                 ids += await compute_in_thread(self._encoder.encode_batch, batch)
             check_length(tokens_before + len(ids), turn.max_prompt_tokens)
         return ids
+
+
+@contextmanager
+def _refuse_deep_nesting() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise RequestError("The conversation is nested too deeply.", param="input") from None
 
 
 def _key_of(options: Mapping[str, Any]) -> bytes | None:

@@ -152,10 +152,14 @@ class HarmonyMarkup:
     def _with_texts(self, tokens: Sequence[Sequence[int]]) -> list[list[tuple[int, str]]]:
         """Pair tokens with their texts; the last token of a character has the whole character."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return [
-            [(token, decoder.decode(self._encoding.decode_bytes((token,)))) for token in ids]
-            for ids in tokens
-        ]
+        decode_bytes = self._encoding.decode_bytes
+
+        def text_of(token: int) -> str:
+            encoded = decode_bytes((token,))
+            is_plain = encoded.isascii() and not decoder.getstate()[0]
+            return encoded.decode() if is_plain else decoder.decode(encoded)
+
+        return [[(token, text_of(token)) for token in ids] for ids in tokens]
 
 
 def _is_call(part: Part) -> bool:

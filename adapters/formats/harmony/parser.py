@@ -77,6 +77,9 @@ class HarmonyParser(Parser):
     def feed(self, step: Step) -> list[d.Delta]:
         ids, logprobs = step.token_ids, step.logprobs or ()
         position, end = 0, len(ids)
+        if end == 1 and self._message is not None and 0 <= ids[0] < h.FIRST_SPECIAL:
+            self._read_words(ids, logprobs)  # as nearly every step of a stream
+            return self._take_deltas()
         while position < end:
             token = ids[position]
             if not 0 <= token < h.FIRST_SPECIAL:

@@ -42,8 +42,8 @@ from antiphon.adapters.formats.harmony.tools import (
     is_hosted,
     recipient_of,
 )
-from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
 from antiphon.adapters.formats.portions import check_length, is_large, split_into_portions
+from antiphon.adapters.formats.token_cache import TokenCache
 from antiphon.adapters.formats.tools import prompt_tools, wrap_text
 from antiphon.adapters.formats.turn_cache import (
     MAX_CACHED_BYTES,
@@ -54,6 +54,7 @@ from antiphon.adapters.formats.turn_cache import (
 )
 from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.lru_cache import LruCache
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions

@@ -21,7 +21,6 @@ from antiphon.adapters.formats.harmony.function_writer import (
     SECTION_START,
     FunctionWriter,
 )
-from antiphon.adapters.formats.lru_cache import LruCache, digest_of
 from antiphon.adapters.formats.tools import (
     RECIPIENTS,
     ToolNames,
@@ -30,6 +29,7 @@ from antiphon.adapters.formats.tools import (
     input_parameters,
 )
 from antiphon.application.ports import Turn
+from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json

@@ -185,6 +185,7 @@ def test_no_text_of_a_conversation_becomes_a_control_token(kind: str, text_said:
     turn = conversation(text_said)
     ids, harmless = model.prompt(turn), model.prompt(conversation("xyz"))
     assert model.controls(ids) == model.controls(harmless)
+    assert model.prompt(conversation(text_said)) == ids  # with its tools from memory
     escaped = to_json_text(text_said)[1:-1]
     text = model.text(ids)
     assert text.replace(escaped, "xyz").replace(text_said, "xyz") == model.text(harmless)

@@ -23,7 +23,6 @@ from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
 from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.scripted.script_calls import call_of
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.lru_cache import LruCache, digest_of
 from antiphon.adapters.formats.portions import has_large_tools, is_large
 from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
 from antiphon.adapters.formats.transcript import (
@@ -40,6 +39,7 @@ from antiphon.adapters.formats.transcript import (
 )
 from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
+from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec

@@ -1,4 +1,4 @@
-"""An LRU cache limited by bytes, and one for the tokens of long texts.
+"""An LRU cache limited by bytes.
 
 Clients choose what is cached, refused requests included. So every cache whose keys or values come
 from requests has a limit in bytes, and keeps no entry that would take much of it.
@@ -6,20 +6,12 @@ from requests has a limit in bytes, and keeps no entry that would take much of i
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
 from hashlib import blake2b
 from threading import Lock
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
-
-MAX_UNCACHED_CHARACTERS = 256
-"""Encoding a text of this length or less costs no more than a lookup."""
-
-MAX_CACHED_CHARACTERS = 1_000_000
-"""The tokens of a longer text are too many for the cache, so its digest is not computed either."""
 
 ENTRY_BYTES = 250
 """What an entry takes besides its value: a key of 16 bytes, a tuple, and a place in the order."""
@@ -70,32 +62,3 @@ class LruCache(Generic[V]):
             while self._size > self._limit:
                 _, (_, evicted_size) = self._entries.popitem(last=False)
                 self._size -= evicted_size
-
-
-class TokenCache:
-    """The tokens of long texts, so that each turn of a conversation encodes only what is new.
-
-    Tenants (cache salts) share no entries: otherwise the time that a prompt takes would reveal
-    what another tenant sent.
-    """
-
-    def __init__(self, salt: str | None, tokens: LruCache[array[int]]) -> None:
-        self._salt = (salt or "").encode("utf-8", "surrogatepass")
-        self._tokens = tokens
-
-    def get(self, text: str) -> Sequence[int] | None:
-        return self._tokens.get(self._key(text)) if _is_cacheable(text) else None
-
-    def put(self, text: str, token_ids: Sequence[int]) -> None:
-        if _is_cacheable(text):
-            ids = array("Q", token_ids)
-            self._tokens.put(self._key(text), ids, len(ids) * ids.itemsize)
-
-    def _key(self, text: str) -> bytes:
-        digest = blake2b(self._salt + b"\0", digest_size=16)
-        digest.update(text.encode("utf-8", "surrogatepass"))
-        return digest.digest()
-
-
-def _is_cacheable(text: str) -> bool:
-    return MAX_UNCACHED_CHARACTERS < len(text) <= MAX_CACHED_CHARACTERS
