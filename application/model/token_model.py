@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from antiphon.application.model.counted_prompts import CountedPrompts
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
 from antiphon.application.model.stop_strings import StopStrings
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
@@ -69,6 +70,7 @@ class TokenModel(Model):
         self._make_format = make_format
         self._engine = engine
         self._deadlines = deadlines
+        self._counted = CountedPrompts()
 
     @property
     def names(self) -> Sequence[str]:
@@ -122,6 +124,7 @@ class TokenModel(Model):
         else:
             limit = self._max_prompt_tokens * MAX_COUNTED_CONTEXTS
             prompt = await self._render(turn, max_tokens=limit)
+            self._counted.keep(turn, prompt)
         return len(prompt.token_ids)
 
     async def start_turn(
@@ -196,7 +199,7 @@ class TokenModel(Model):
         return turn, await self._render_whole(turn)
 
     async def _render_whole(self, turn: Turn) -> Prompt:
-        prompt = await self._render(turn)
+        prompt = self._counted.take(turn) or await self._render(turn)
         if not self._leaves(1, prompt):
             raise input_too_long(len(prompt.token_ids), self._max_prompt_tokens)
         return prompt

@@ -21,7 +21,7 @@ from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.domain.usage import TurnUsage
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     """One model run, independent of format and engine.
 
     `items` are the conversation in order, without those that the conversation rules drop. `tools`

@@ -109,7 +109,6 @@ class PrepareResponse:
             strict=strict,
             policy=caller.policy,
         )
-        await reservation.reserve_tokens(partial(turn.model.count, turn.turn))
         response = response_of(
             request,
             turn.offer,
@@ -126,6 +125,8 @@ class PrepareResponse:
             recorder=recorder,
             key_id=caller.key_id,
         )
+        # The very turn that starts: a model need not render a prompt again that it has counted.
+        await reservation.reserve_tokens(partial(turn.model.count, turns.first))
         is_durable = idempotency_key is not None or response.background
         needs_input = response.store or response.conversation is not None or remembered is not None
         return PreparedResponse(

@@ -138,6 +138,11 @@ class Turns:
         self._admitted_count = 0
         self._admit_prompt: AdmitPrompt | None = None
 
+    @property
+    def first(self) -> Turn:
+        """The turn that comes first, before any compaction of it."""
+        return self._plan.turn
+
     async def start(self, admit: AdmitPrompt | None = None) -> None:
         """Admit the first turn, whose prompt `admit` may delay or refuse.
 
