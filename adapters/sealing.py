@@ -34,7 +34,7 @@ class Sealer:
     def __init__(self, key_file: Path) -> None:
         self._key_file = key_file
         self._key: bytes | None = None
-        self._salt_hmac: hmac.HMAC | None = None
+        self._salt_key: bytes | None = None
 
     def start(self) -> None:
         """Read the key, or create it. Raises: SettingsError."""
@@ -75,12 +75,10 @@ class Sealer:
         Servers with the same key return the same salt; without the key nobody can compute it.
         Raises: SettingsError.
         """
-        if self._salt_hmac is None:
-            key = hmac.digest(self._load(), SALTS, "sha256")
-            self._salt_hmac = hmac.new(key, digestmod="sha256")
-        salt_hmac = self._salt_hmac.copy()  # every request needs one, and setting a key is slow
-        salt_hmac.update(msgspec.json.encode((tenant, text)))
-        return base64.urlsafe_b64encode(salt_hmac.digest()).decode().rstrip("=")
+        if self._salt_key is None:
+            self._salt_key = hmac.digest(self._load(), SALTS, "sha256")
+        salt = hmac.digest(self._salt_key, msgspec.json.encode((tenant, text)), "sha256")
+        return base64.urlsafe_b64encode(salt).decode().rstrip("=")
 
     def _load(self) -> bytes:
         if self._key is None:

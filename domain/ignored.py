@@ -12,6 +12,9 @@ from antiphon.domain.request import IGNORED_FIELDS, CreateResponse
 
 NOTHING_OFFERED = Offer()
 
+_IGNORED = {path: (path.split("."), (None, *harmless)) for path, harmless in IGNORED_FIELDS.items()}
+"""By path, the names on the way to the field, and the values that have no effect anyway."""
+
 
 def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
     """Return the paths of everything in the request that has no effect here.
@@ -20,11 +23,11 @@ def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
     >>> ignored_paths(request, Offer(ignored=("tools[0]",)))
     ('tools[0]', 'service_tier')
     """
-    fields = (
+    fields = [
         path
-        for path, harmless in IGNORED_FIELDS.items()
-        if _value(request, path) not in (None, *harmless)
-    )
+        for path, (names, harmless) in _IGNORED.items()
+        if _value(request, names) not in harmless
+    ]
     return (*offered.ignored, *fields)
 
 
@@ -57,8 +60,8 @@ def _why_not(definition: ToolDefinition) -> str:
     return f"this server does not run the tool {tool.__struct_config__.tag!r}"
 
 
-def _value(request: CreateResponse, path: str) -> Any:
+def _value(request: CreateResponse, names: Sequence[str]) -> Any:
     found: Any = request
-    for name in path.split("."):
+    for name in names:
         found = None if found is None else getattr(found, name)
     return found

@@ -277,16 +277,13 @@ class RunResponse:
     async def _write_turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
         """Write a turn's events, one batch for each engine step. Return why the turn ended."""
         feed, append = run.sequencer.feed, run.journal.append
-        hidden_types = (d.ReasoningDelta, d.SummaryDelta) if run.hide_reasoning else ()
         reason, must_watch, trace = "stop", True, run.recorder.trace
         async with turn as batches:
             async for deltas in batches:
                 if must_watch:
                     must_watch = run.recorder.watch_batch(deltas)
-                events: list[Event] = []
-                for delta in deltas:
-                    if not isinstance(delta, hidden_types):
-                        events += feed(delta)
+                shown = _without_reasoning(deltas) if run.hide_reasoning else deltas
+                events = [event for delta in shown for event in feed(delta)]
                 if trace is not None:
                     trace.add_batch(deltas, events[-1].sequence_number if events else -1)
                 if events:
@@ -340,6 +337,10 @@ def _end_cancelled(run: Run, reasons: Sequence[object]) -> list[Event]:
     if run.can_restart and not run.sequencer.has_output:
         raise ServerShuttingDown
     return run.sequencer.fail(SERVER_STOPPED)
+
+
+def _without_reasoning(deltas: Sequence[d.Delta]) -> Sequence[d.Delta]:
+    return [delta for delta in deltas if not isinstance(delta, d.ReasoningDelta | d.SummaryDelta)]
 
 
 def _failure_of(exc: Exception) -> Failure:

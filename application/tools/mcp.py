@@ -48,7 +48,8 @@ class McpSessions(SingleItemCaller):
 
     async def aclose(self) -> None:
         """Close all sessions, even if the response is cancelled meanwhile."""
-        await run_to_completion(self._close())
+        if self._sessions:
+            await run_to_completion(self._close())
 
     async def _close(self) -> None:
         await asyncio.gather(*(session.aclose() for session in self._sessions.values()))
