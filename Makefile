@@ -100,6 +100,7 @@ docs-site: $(VENV_DOCS)/ready
 
 bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.run $(ARGS)
+	$(VENV)/bin/python -m benchmarks.peers --reference benchmarks/peers_reference.json
 	$(VENV)/bin/python -m benchmarks.upstreams
 	$(VENV)/bin/python -m benchmarks.observability
 

@@ -5,6 +5,9 @@ framework: only one `send` per event, and one iteration of the event loop before
 engine with one token per step would cause.
 
     REPLAY_BODY=frames.sse uvicorn benchmarks.baseline:app --loop uvloop --http httptools
+
+With REPLAY_TOKENS_PER_S, the deltas of all streams come together at this pace, as in the steps of
+an engine. It is also the upstream of gateways, so it lists a model.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from pathlib import Path
 
 from benchmarks.asgi import Message, Receive, Send, read_body, run_lifespan
 
+TOKENS_PER_S = float(os.environ.get("REPLAY_TOKENS_PER_S", "0"))
+MODEL = "replay"
 BODY = Path(os.environ["REPLAY_BODY"]).read_bytes()
 FRAMES = [frame + b"\n\n" for frame in BODY.split(b"\n\n") if frame]
 IS_DELTA = [b".delta\n" in frame for frame in FRAMES]
@@ -45,11 +50,44 @@ JSON_START = {
 }
 
 
+MODELS = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]}).encode()
+
+
+class _Steps:
+    """The steps of an engine: each wakes up all streams that wait for their next token."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+        self._last_at = 0.0
+
+    def wait(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            self._last_at = max(self._last_at + 1 / TOKENS_PER_S, loop.time())
+            loop.call_at(self._last_at, self._wake)
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        return waiter
+
+    def _wake(self) -> None:
+        woken, self._waiting = self._waiting, []
+        for waiter in woken:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+STEPS = _Steps()
+
+
 async def app(scope: Message, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await run_lifespan(receive, send)
         return
-    wants_stream = b'"stream": true' in await read_body(receive)
+    body = await read_body(receive)
+    if not scope["path"].endswith("/responses"):
+        await _send_json(send, MODELS)
+        return
+    wants_stream = b'"stream": true' in body or b'"stream":true' in body
     if not wants_stream:
         await send(JSON_START)
         await send({"type": "http.response.body", "body": RESPONSE})
@@ -57,6 +95,15 @@ async def app(scope: Message, receive: Receive, send: Send) -> None:
     await send(STREAM_START)
     for frame, is_delta in zip(FRAMES, IS_DELTA, strict=True):
         if is_delta:
-            await asyncio.sleep(0)
+            await (STEPS.wait() if TOKENS_PER_S else asyncio.sleep(0))
         await send({"type": "http.response.body", "body": frame, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_json(send: Send, body: bytes) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -7,13 +7,21 @@ from html import escape
 
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 56, 56
-COLORS = ("#2f6fdb", "#b9c3d3")
+COLORS = ("#2f6fdb", "#b9c3d3", "#d98a2b", "#6b8f5e")
 
 
 def bar_chart(
-    title: str, unit: str, rounds: Sequence[Sequence[float]], *, names: Sequence[str]
+    title: str,
+    unit: str,
+    rounds: Sequence[Sequence[float]],
+    *,
+    names: Sequence[str],
+    groups: Sequence[str] = (),
 ) -> str:
-    """Return a chart with one group of bars a round, a bar for each of `names`."""
+    """Return a chart with one group of bars a round, or for each of `groups`.
+
+    A group has a bar for each of `names`.
+    """
     top_value = max(value for each in rounds for value in each) * 1.15
     plot_height = HEIGHT - TOP - BOTTOM
     group_width = (WIDTH - LEFT - RIGHT) / len(rounds)
@@ -21,7 +29,8 @@ def bar_chart(
     drawn = [_text(LEFT, 24, title, size=16, anchor="start"), *_axis(top_value, unit)]
     for number, values in enumerate(rounds):
         left = LEFT + number * group_width + group_width * 0.15
-        drawn.append(_text(left + group_width * 0.35, HEIGHT - BOTTOM + 18, f"round {number + 1}"))
+        label = groups[number] if groups else f"round {number + 1}"
+        drawn.append(_text(left + group_width * 0.35, HEIGHT - BOTTOM + 18, label))
         for index, value in enumerate(values):
             height = plot_height * value / top_value
             x, y = left + index * bar_width, HEIGHT - BOTTOM - height
