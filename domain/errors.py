@@ -18,6 +18,7 @@ AntiphonError
 │   ├── TooManyRequests       the engine's queue is full                      503
 │   └── ServerShuttingDown    this server starts nothing more                 503
 ├── EngineError               the engine failed in this run                   500
+│   ├── CannotResume          no model here goes on with what another server began
 │   └── EngineDead            the engine failed for every run                 503
 │       └── ModelUnavailable  the model is being started                      503
 ├── StoreError                the store failed                                500
@@ -42,6 +43,7 @@ AntiphonError
 ├── ModelsFailed              no model works or can be started                exit 3
 ├── InvalidGrammar            becomes a RequestError that names the tool's definition
 ├── UnsupportedGrammar        the model sees the grammar, but it is not enforced
+├── RunDiverged               a resumed run does not repeat its events        ends the run
 └── EventOutOfOrder           the lifecycle forbids the event: a bug of the server
 
 The HTTP status of each is looked up in entrypoints/http/errors.py.
@@ -216,6 +218,10 @@ class EngineError(AntiphonError):
     """The engine failed in the middle of one run."""
 
 
+class CannotResume(EngineError):
+    """No model of this server can go on with a turn that another server has begun."""
+
+
 class EngineDead(EngineError):
     """The engine is dead, for this run and all later ones."""
 
@@ -256,6 +262,10 @@ class IssuerUnavailable(AntiphonError):
 
 class LeaseLost(AntiphonError):
     """Another server took over the run, or it was cancelled or deleted; stop writing to it."""
+
+
+class RunDiverged(AntiphonError):
+    """A resumed run has written another event than the one that its log has under this number."""
 
 
 class FetchError(AntiphonError):

@@ -361,6 +361,17 @@ def tool_named(name: str, tools: Sequence[Json]) -> Json | None:
     return next((tool for tool in reversed(tools) if tool.get("name") == name), None)
 
 
+def is_repeatable(tool: Json) -> bool:
+    """Whether its server says that calling the tool twice does no more than calling it once.
+
+    >>> is_repeatable({"name": "add", "annotations": {"idempotentHint": True}})
+    True
+    """
+    annotations = tool.get("annotations")
+    hints = annotations if isinstance(annotations, dict) else {}
+    return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+
+
 def approved_calls(conversation: Sequence[i.Item]) -> list[ApprovedCall]:
     """Return the calls that were approved and have not run yet.
 

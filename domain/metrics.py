@@ -53,6 +53,7 @@ class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output, `first_text_at` of the text that a client sees. Without output, they are None. `model`
     is the one that ran it, `engine` the server that did, if there are several. `attempts` counts
     the models that were tried. `is_repaired`: the parser had to repair what the model wrote.
+    `resumed_tokens` of the output were written on a server that is gone; this one went on with it.
     `reason` says why it ended; "" if it failed or was cancelled.
     """
 
@@ -74,6 +75,7 @@ class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_per_second: float | None = None
     attempts: int = 1
     is_repaired: bool = False
+    resumed_tokens: int = 0
     tool_calls: tuple[ToolCallMetrics, ...] = ()
 
 

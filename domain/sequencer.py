@@ -69,20 +69,27 @@ class Sequencer:
         Raises: EventOutOfOrder if `events` are not the beginning of a run.
         """
         sequencer = cls(response, new_id=new_id, now=now, seal=seal)
+        sequencer.restore(events)
+        return sequencer
+
+    def restore(self, events: Sequence[e.Event]) -> None:
+        """Go to the state after `events`, wherever this sequencer is; see `resumed`."""
+        self._state, self._open = State.START, None
+        self._output.clear()
+        self._turns.clear()
         open_index: int | None = None
         for index, event in enumerate(events):
-            sequencer._state = advance(sequencer._state, event)
+            self._state = advance(self._state, event)
             if isinstance(event, e.ItemAdded):
                 open_index = index
             elif isinstance(event, e.ItemDone):
                 open_index = None
-                sequencer._output.append(event.item)
+                self._output.append(event.item)
             elif isinstance(event, e.RESPONSE_EVENTS):
-                sequencer.response = event.response
+                self.response = event.response
         if open_index is not None:
-            sequencer._open = RestoredItem(events[open_index:], seal)
-        sequencer._next_number = len(events)
-        return sequencer
+            self._open = RestoredItem(events[open_index:], self._seal)
+        self._next_number = len(events)
 
     @property
     def output(self) -> Sequence[AnyItem]:

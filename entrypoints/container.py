@@ -107,7 +107,7 @@ from antiphon.application.runs.ownership import WatchLeases
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
-from antiphon.application.runs.restore import RestoreRun
+from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.shutdown import ShutdownSignal
@@ -407,7 +407,11 @@ class Container(containers.DeclarativeContainer):
         store,
         log,
         make_sequencer,
-        retry_s=settings.provided.store_retry_s,
+        limits=providers.Factory(
+            ResumeLimits,
+            max_attempts=settings.provided.run_attempts,
+            retry_s=settings.provided.store_retry_s,
+        ),
     )
     stop_run = providers.Singleton(StopRun, store, runs, restore_run, run_response, owner=owner)
     start_background_runs = providers.Singleton(

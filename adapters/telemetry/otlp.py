@@ -246,6 +246,7 @@ def _turn_attributes(turn: TurnMetrics, requested_model: str) -> Attributes:
             g.TURN_KIND: turn.kind,
             g.ATTEMPTS: turn.attempts if turn.attempts > 1 else None,
             g.IS_REPAIRED: turn.is_repaired or None,
+            g.RESUMED_TOKENS: turn.resumed_tokens or None,
         }
     )
 

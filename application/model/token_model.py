@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.application.model.counted_prompts import CountedPrompts
+from antiphon.application.model.resumed_steps import ResumedSteps, token_ids_of
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
 from antiphon.application.model.stop_strings import StopStrings
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
@@ -48,6 +49,9 @@ MAX_COUNTED_CONTEXTS = 8
 ends after 8 times as much: more would cost time and memory, and tell a client nothing."""
 
 DEADLINES = TokenDeadlines()
+
+CUT_OFF: Mapping[str, Any] = {"text": "", "token_ids": (), "logprobs": None, "finish": "length"}
+"""The last step of a turn that had reached its limit of tokens when its server was lost."""
 
 
 class TokenModel(Model):
@@ -133,19 +137,9 @@ class TokenModel(Model):
         turn, prompt = await self._render_to_fit(turn)
         if admit is not None:
             await admit(len(prompt.token_ids))
-        request = EngineRequest(
-            request_id=request_id,
-            model=turn.model,
-            prompt=prompt,
-            sampling=self._sampling_of(turn, prompt),
-            detokenize=self._format.reads_text or bool(turn.sampling.stop),
-            priority=turn.priority,
-            cache_salt=turn.cache_salt,
-            trace_headers=turn.trace_headers,
-            turn=turn,
-        )
+        written = self._begin(turn)
         parser = self._format.make_parser(turn, prompt)
-        steps = await self._engine.generate(request)
+        steps = await self._start_steps(turn, prompt, written, request_id)
         return TokenTurn(
             self._format,
             parser,
@@ -155,6 +149,41 @@ class TokenModel(Model):
             self._make_stop_strings(turn),
             deadlines=self._deadlines,
         )
+
+    def _begin(self, turn: Turn) -> Sequence[Step]:
+        """Return the steps of the turn that another server has written. Raises: CannotResume."""
+        if turn.progress is None:
+            return ()
+        return turn.progress.begin(
+            f"{self.format_name} {self.names[0]}",
+            resumes=self._engine.resumes,
+            trims=self._format.reads_text,
+        )
+
+    async def _start_steps(
+        self, turn: Turn, prompt: Prompt, written: Sequence[Step], request_id: str
+    ) -> Steps:
+        """Admit the run in the engine, unless the turn was written whole already."""
+        sampling, tokens = self._sampling_of(turn, prompt), token_ids_of(written)
+        if written and written[-1].finish is not None:
+            return ResumedSteps(written)
+        if tokens and sampling.max_tokens is not None and len(tokens) >= sampling.max_tokens:
+            return ResumedSteps([*written, replace(written[-1], **CUT_OFF)])
+        steps = await self._engine.generate(
+            EngineRequest(
+                request_id=request_id,
+                model=turn.model,
+                prompt=prompt,
+                sampling=sampling,
+                detokenize=self._format.reads_text or bool(turn.sampling.stop),
+                priority=turn.priority,
+                cache_salt=turn.cache_salt,
+                trace_headers=turn.trace_headers,
+                turn=turn,
+                written=tokens,
+            )
+        )
+        return ResumedSteps(written, steps) if written else steps
 
     def _make_stop_strings(self, turn: Turn) -> StopStrings | None:
         if self._format.reads_text or not turn.sampling.stop:
@@ -253,12 +282,14 @@ class TokenTurn(ModelTurn):
 
     async def _read_steps(self) -> AsyncGenerator[list[Delta]]:
         feed, log = self._feed if self._stop_strings else self._parser.feed, self._step_log
-        reads_text = self._format.reads_text
+        reads_text, progress = self._format.reads_text, self._turn.progress
         async with aclosing(self._steps) as steps:
             with self._watch:
                 async for step in steps:
                     self._output += step.token_ids
                     self._cached_tokens = step.cached_tokens
+                    if progress is not None:
+                        progress.add(step)
                     deltas = feed(step)
                     if log is not None:
                         log.add(len(step.token_ids), step.text if reads_text else "")
@@ -302,8 +333,12 @@ class TokenTurn(ModelTurn):
 
     def facts(self) -> TurnFacts:
         facts = TurnFacts(model=self._turn.model, is_repaired=not self._parser.is_well_formed)
-        if isinstance(self._steps, PooledSteps):
-            return replace(facts, engine=self._steps.server, attempts=self._steps.attempts)
+        steps: Steps | None = self._steps
+        if isinstance(steps, ResumedSteps):
+            facts = replace(facts, resumed_tokens=steps.written_tokens)
+            steps = steps.live
+        if isinstance(steps, PooledSteps):
+            return replace(facts, engine=steps.server, attempts=steps.attempts)
         return facts
 
     def transcript(self) -> TurnTranscript | None:

@@ -56,6 +56,7 @@ from antiphon.application.ports.model import (
     Steps,
     Turn,
     TurnFacts,
+    TurnProgress,
     TurnTranscript,
 )
 from antiphon.application.ports.prompt_templates import PromptTemplates
@@ -199,6 +200,7 @@ __all__ = [
     "TraceStore",
     "Turn",
     "TurnFacts",
+    "TurnProgress",
     "TurnTranscript",
     "Unseal",
     "UsageStore",

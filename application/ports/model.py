@@ -21,6 +21,22 @@ from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.domain.usage import TurnUsage
 
 
+class TurnProgress(Protocol):
+    """What a model has written of a turn so far, for a server that goes on with the turn."""
+
+    def begin(self, model: str, *, resumes: bool = True, trims: bool = False) -> Sequence[Step]:
+        """Record that `model` writes the turn, and return the steps that it has written already.
+
+        They come from a server that is gone. If the last of them has `finish`, the turn is whole.
+        `resumes`: the model can go on after them; if not, it begins again, unless readers have seen
+        some of the turn. `trims`: steps without text at the end are left out, as the start of a
+        character. Raises: CannotResume if another model has written what readers have seen.
+        """
+
+    def add(self, step: Step) -> None:
+        """Record the next step. The steps that `begin` returned come first; they are known."""
+
+
 class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     """One model run, independent of format and engine.
 
@@ -30,7 +46,8 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     format's own shape. `known_tokens`, if this turn follows the results of server-run tools, is the
     number of tokens that the turn before read and wrote: the rest of the prompt came from tools.
     `max_prompt_tokens`, if set, allows a format to stop rendering a longer prompt. `trace_steps` is
-    the most steps that the turn's transcript records; 0 if nobody reads one.
+    the most steps that the turn's transcript records; 0 if nobody reads one. `progress`, if set,
+    gets each step, so that another server can go on with the turn.
     """
 
     model: str
@@ -51,6 +68,7 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     known_tokens: int | None = None
     max_prompt_tokens: int | None = None
     trace_steps: int = 0
+    progress: TurnProgress | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
@@ -170,6 +188,9 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 
     The prompt was rendered from `turn`. An engine with a real model ignores it; the scripted engine
     reads tools and schemas from it, which a real model would understand from the prompt.
+    `written` are tokens of the output that were generated before: the run goes on after them. They
+    count in `max_tokens` and `min_tokens`, but not in the steps. Only an engine with `resumes` gets
+    any.
     """
 
     request_id: str
@@ -181,6 +202,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     trace_headers: Mapping[str, str] = {}
     turn: Turn
+    written: Sequence[int] = ()
 
 
 class Steps(Protocol):
@@ -276,6 +298,11 @@ class Engine(Protocol):
         """Whether requests with a lower `priority` come first; if not, it may refuse a priority."""
         return False
 
+    @property
+    def resumes(self) -> bool:
+        """Whether `generate` can go on after tokens that were generated before, on any server."""
+        return False
+
     async def generate(self, request: EngineRequest) -> Steps:
         """Admit the run and return its steps; only the last one has `finish`.
 
@@ -304,6 +331,7 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
     engine: str = ""
     attempts: int = 1
     is_repaired: bool = False
+    resumed_tokens: int = 0
 
 
 class StepLog:

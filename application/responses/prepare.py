@@ -11,6 +11,7 @@ from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_new_stored_items, to_stored_item
 from antiphon.application.ports import Clock, NewId, StoredItem
+from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import Reservation, RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
@@ -125,9 +126,11 @@ class PrepareResponse:
             recorder=recorder,
             key_id=caller.key_id,
         )
+        is_durable = idempotency_key is not None or response.background
+        if is_durable and body:
+            recorder.progress = RunProgress()
         # The very turn that starts: a model need not render a prompt again that it has counted.
         await reservation.reserve_tokens(partial(turn.model.count, turns.first))
-        is_durable = idempotency_key is not None or response.background
         needs_input = response.store or response.conversation is not None or remembered is not None
         return PreparedResponse(
             tenant=tenant,

@@ -191,7 +191,9 @@ class StartResponse:
         return Run(
             lease=lease,
             input=self._input_of(prepared),
-            sequencer=self._make_sequencer(prepared.response, prepared.request, prepared.tenant),
+            sequencer=self._make_sequencer(
+                prepared.response, request, prepared.tenant, prepared.recorder.progress
+            ),
             turns=prepared.turns,
             recorder=prepared.recorder,
             journal=DurableJournal(
@@ -202,7 +204,7 @@ class StartResponse:
                 self._log, lease, store if prepared.response.store else None, retry_s=retry_s
             ),
             charge=prepared.charge,
-            can_restart=prepared.job is not None,
+            can_resume=prepared.job is not None,
             hide_reasoning=request.include_reasoning is False,
             with_messages=bool(request.enable_response_messages),
             with_metrics=METRICS in (request.include or ()),

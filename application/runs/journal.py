@@ -109,8 +109,9 @@ class _EventBuffer:
     def is_full(self) -> bool:
         return self.size > MAX_BYTES or len(self.events) > MAX_EVENTS
 
-    def to_chunk(self) -> EventChunk:
-        return make_chunk(self.events[0].sequence_number, len(self.events), self.lines)
+    def to_chunk(self, progress: bytes = b"") -> EventChunk:
+        first = self.events[0].sequence_number
+        return make_chunk(first, len(self.events), self.lines, progress)
 
 
 class DurableJournal(Journal):
@@ -196,6 +197,10 @@ class DurableJournal(Journal):
             self._write.cancel()
         await self._log.abandon(self._lease.response_id)
 
+    def _take_progress(self) -> bytes:
+        progress = self._recorder.progress
+        return b"" if progress is None else progress.take()
+
     @property
     def _has_unwritten(self) -> bool:
         return bool(self._buffer.events) or self._unconfirmed is not None
@@ -215,7 +220,7 @@ class DurableJournal(Journal):
         self._timer = None
         self._next_write_at = self._loop.time() + self._write_every_s
         buffer, self._buffer = self._buffer, _EventBuffer()
-        self._unconfirmed = buffer.to_chunk(), buffer.events
+        self._unconfirmed = buffer.to_chunk(self._take_progress()), buffer.events
         # A separate task: cancelling the run must not cancel its write.
         self._write = self._loop.create_task(self._write_unconfirmed())
 

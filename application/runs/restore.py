@@ -15,14 +15,16 @@ from msgspec.structs import replace
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
+from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import RunCharge
 from antiphon.application.runs.jobs import Jobs
-from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
+from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
-from antiphon.application.runs.run_response import Run, RunTurns
+from antiphon.application.runs.resumed_log import ResumedJournal, ResumedLog
+from antiphon.application.runs.run_response import SERVER_RESTARTED, Run, RunTurns
 from antiphon.application.runs.sequencers import MakeSequencer
-from antiphon.application.runs.stored_events import log_of
+from antiphon.application.runs.stored_events import StoredLog, read_log
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
@@ -47,8 +49,8 @@ from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 
-MAX_EPOCHS = 4
-"""A run that was leased more often, without any output, fails: it may be what kills the servers."""
+MAX_ATTEMPTS = 12
+"""A run that more servers have had fails: it may be what kills them."""
 
 T = TypeVar("T")
 
@@ -58,9 +60,16 @@ BUSY_DELAY_S = 1.0
 MODEL_WAIT_S = 300.0
 """How long a run waits in its slot for a model that is not there: it keeps others from the slot."""
 
-SERVER_RESTARTED = Failure(
-    code="server_restarted", message="The server was stopped before the response was complete."
-)
+
+class ResumeLimits(Struct, frozen=True, kw_only=True):
+    """`max_attempts`: how many servers may run a response before it fails. `retry_s` limits the
+    retries of writes and reads."""
+
+    max_attempts: int = MAX_ATTEMPTS
+    retry_s: float = 10
+
+
+RESUME_LIMITS = ResumeLimits()
 
 
 class RestoredRun(Struct, frozen=True, kw_only=True):
@@ -72,9 +81,10 @@ class RestoredRun(Struct, frozen=True, kw_only=True):
 
 
 class RestoreRun:
-    """Restores runs. A run can start again until readers may have seen output of its model.
+    """Restores runs, which go on where their servers died.
 
-    Its log continues with the next number, also if the run only ends.
+    Its log continues with the next number, also if the run only ends. `max_attempts` is how many
+    servers may run a response before it fails.
     """
 
     def __init__(
@@ -87,7 +97,7 @@ class RestoreRun:
         log: EventLog,
         make_sequencer: MakeSequencer,
         *,
-        retry_s: float = 10,
+        limits: ResumeLimits = RESUME_LIMITS,
     ) -> None:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
@@ -96,7 +106,8 @@ class RestoreRun:
         self._store = store
         self._log = log
         self._make_sequencer = make_sequencer
-        self._retry_s = retry_s
+        self._retry_s = limits.retry_s
+        self._max_attempts = limits.max_attempts
 
     async def __call__(
         self,
@@ -112,17 +123,18 @@ class RestoreRun:
         The run waits for its model until `is_stopping` returns True.
         """
         lease = leased_run.lease
-        recorder = RunRecorder.resumed(
-            leased_run.response.metrics, server=server, epoch=lease.epoch
-        )
         request, charge, failure = await self._read_request(leased_run)
-        sequencer, events = self._resume_sequencer(
-            leased_run, request, await self._read_log(leased_run)
+        log = await self._read_log(leased_run)
+        progress = RunProgress(() if log is None else log.records)
+        recorder = RunRecorder.resumed(
+            leased_run.response.metrics, server=server, epoch=lease.epoch, progress=progress
         )
+        sequencer, events = self._resume_sequencer(leased_run, request, log, progress)
         if sequencer.response.status in TERMINAL:  # the store has only logged the end
             await self._store.finish(lease, recorder.end(sequencer.response))
             return None
-        if events is None or sequencer.has_output or lease.epoch > MAX_EPOCHS:
+        resumed_log = None if events is None else ResumedLog(sequencer, events, progress)
+        if resumed_log is None or resumed_log.is_ending or lease.epoch > self._max_attempts:
             failure = SERVER_RESTARTED
         run = Run(
             lease=lease,
@@ -131,42 +143,55 @@ class RestoreRun:
             turns=LazyTurns(partial(self._start_turns, request, lease, recorder, is_stopping))
             if request
             else EmptyTurns(),
-            journal=ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
-            if events is None
-            else DurableJournal(
-                self._store, self._log, lease, retry_s=self._retry_s, recorder=recorder
-            ),
+            journal=self._make_journal(lease, recorder, resumed_log),
             charge=charge,
-            can_restart=failure is None,
+            can_resume=failure is None,
+            resumed_log=resumed_log,
             hide_reasoning=request is not None and request.include_reasoning is False,
             with_messages=request is not None and bool(request.enable_response_messages),
             with_metrics=request is not None and METRICS in (request.include or ()),
         )
         return RestoredRun(run=run, events=events or (), failure=failure)
 
+    def _make_journal(
+        self, lease: Lease, recorder: RunRecorder, resumed_log: ResumedLog | None
+    ) -> Journal:
+        if resumed_log is None:
+            return ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
+        durable = DurableJournal(
+            self._store, self._log, lease, retry_s=self._retry_s, recorder=recorder
+        )
+        return ResumedJournal(durable, resumed_log)
+
     def _resume_sequencer(
-        self, leased_run: LeasedRun, request: CreateResponse | None, events: Sequence[Event] | None
+        self,
+        leased_run: LeasedRun,
+        request: CreateResponse | None,
+        log: StoredLog | None,
+        progress: RunProgress,
     ) -> tuple[Sequencer, Sequence[Event] | None]:
-        """Return the sequencer after these events, and the events; or a new one, and None."""
+        """Return the sequencer after the log's events, and the events; or a new one, and None."""
         lease = leased_run.lease
         response = replace(leased_run.response, metrics=UNSET)  # the recorder has them
-        if events is not None:
+        if log is not None:
             try:
-                resumed = self._make_sequencer.resume(response, events, request, lease.tenant)
+                resumed = self._make_sequencer.resume(
+                    response, log.events, request, lease.tenant, progress
+                )
             except EventOutOfOrder:
                 logger.exception("response %s: its log cannot be continued", lease.response_id)
             else:
-                return resumed, events
+                return resumed, log.events
         sequencer = self._make_sequencer(response, request, lease.tenant)
         sequencer.open()
         sequencer.start()
         return sequencer, None
 
-    async def _read_log(self, leased_run: LeasedRun) -> list[Event] | None:
-        """Return the run's events, or None if the store has no log that can be continued."""
+    async def _read_log(self, leased_run: LeasedRun) -> StoredLog | None:
+        """Return the run's log, or None if the store has none that can be continued."""
         lease = leased_run.lease
         try:
-            return await log_of(self._store, lease.tenant, lease.response_id)
+            return await read_log(self._store, lease.tenant, lease.response_id)
         except NotFound:
             return None
         except CorruptLog:

@@ -31,6 +31,7 @@ from antiphon.application.ports import (
 from antiphon.application.resources.limits import EnforceLimits, RunCharge
 from antiphon.application.runs.active_runs import LEASE_LOST, SHUTTING_DOWN
 from antiphon.application.runs.journal import Journal
+from antiphon.application.runs.resumed_log import ResumedLog
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.retry import retry
 from antiphon.application.support.tasks import run_to_completion
@@ -40,10 +41,12 @@ from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import (
     AntiphonError,
+    CannotResume,
     EngineError,
     LeaseLost,
     LimitExceeded,
     RequestError,
+    RunDiverged,
     ServerShuttingDown,
     StoreError,
 )
@@ -58,6 +61,9 @@ logger = logging.getLogger("antiphon.runs")
 
 SERVER_STOPPED = Failure(
     code="server_error", message="The server was stopped before the response was complete."
+)
+SERVER_RESTARTED = Failure(
+    code="server_restarted", message="The server was stopped before the response was complete."
 )
 NOT_STORED = Failure(code="server_error", message="The response could not be stored.")
 ENDED_ELSEWHERE = Failure(
@@ -91,7 +97,8 @@ class Run(Struct, frozen=True, kw_only=True):
     """An accepted response and what its run needs.
 
     `input` holds the request's own items if they are stored. `charge` is what the run has reserved
-    of its key's limits. `can_restart`: any server can start the run again until it has output.
+    of its key's limits. `can_resume`: any server can go on with the run. `resumed_log` is the log
+    of a run that another server has begun.
     """
 
     lease: Lease
@@ -101,7 +108,8 @@ class Run(Struct, frozen=True, kw_only=True):
     recorder: RunRecorder
     journal: Journal
     charge: RunCharge | None = None
-    can_restart: bool = False
+    can_resume: bool = False
+    resumed_log: ResumedLog | None = None
     hide_reasoning: bool = False
     with_messages: bool = False
     with_metrics: bool = False
@@ -220,7 +228,8 @@ class RunResponse:
 
         Raises: LeaseLost; ServerShuttingDown if another server can start the run again.
         """
-        sequencer, limit = run.sequencer, asyncio.timeout(self._max_run_s)
+        sequencer = run.sequencer
+        limit = asyncio.timeout(self._max_run_s - run.recorder.running_s)
         try:
             if sequencer.response.status == "queued":
                 await run.journal.append(sequencer.start())
@@ -233,6 +242,9 @@ class RunResponse:
         except StoreError:
             logger.exception("response %s could not be stored", run.id)
             return sequencer.fail(NOT_STORED)
+        except (CannotResume, RunDiverged) as exc:
+            logger.warning("response %s cannot be resumed: %s", run.id, exc)
+            return sequencer.fail(SERVER_RESTARTED)
         except EngineError as exc:
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="server_error", message=str(exc)))
@@ -250,7 +262,22 @@ class RunResponse:
         return sequencer.end_incomplete(INCOMPLETE_REASONS[reason])
 
     async def _write_turns(self, run: Run) -> str:
-        """Write the events of all turns. Return why the last one ended."""
+        """Write the events of all turns. Return why the last one ended.
+
+        A resumed run first repeats those in its log. Whatever happens, its sequencer is then as it
+        was at the end of the log, or further.
+        """
+        if run.resumed_log is None:
+            return await self._write_new_turns(run)
+        run.resumed_log.rewind()
+        try:
+            reason = await self._write_new_turns(run)
+            run.resumed_log.check_end()
+            return reason
+        finally:
+            run.resumed_log.end()
+
+    async def _write_new_turns(self, run: Run) -> str:
         sequencer, recorder, reason = run.sequencer, run.recorder, "stop"
         async with aclosing(run.turns.iterate(sequencer.output, sequencer.turns)) as turns:
             recorder.open_turn()
@@ -309,8 +336,8 @@ class RunResponse:
         This server still owns the run, but the run is not active anymore. So WatchLeases gives it
         back, and a server ends it in the store.
         """
-        # A run that can restart still needs the claim on its conversation.
-        if run.conversation_id is not None and not run.can_restart:
+        # A run that can be resumed still needs the claim on its conversation.
+        if run.conversation_id is not None and not run.can_resume:
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id)
             log_message = f"conversation {run.conversation_id} stays locked by {run.id}"
             await self._compensation.run(release, log_message=log_message)
@@ -334,7 +361,7 @@ def _end_cancelled(run: Run, reasons: Sequence[object]) -> list[Event]:
         raise LeaseLost(f"{run.id} lost its lease")
     if SHUTTING_DOWN not in reasons:
         return run.sequencer.cancel()
-    if run.can_restart and not run.sequencer.has_output:
+    if run.can_resume:
         raise ServerShuttingDown
     return run.sequencer.fail(SERVER_STOPPED)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from antiphon.application.ports import Clock, NewId, Seal
+from antiphon.application.progress.run_progress import RunProgress
 from antiphon.domain.events import Event
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
@@ -21,11 +22,21 @@ class MakeSequencer:
         self._seal = seal
 
     def __call__(
-        self, response: Response, request: CreateResponse | None, tenant: str
+        self,
+        response: Response,
+        request: CreateResponse | None,
+        tenant: str,
+        progress: RunProgress | None = None,
     ) -> Sequencer:
-        """Return a new response's sequencer; `request` is None if it cannot be read."""
-        seal = self._seal_of(request, tenant)
-        return Sequencer(response, new_id=self._new_id, now=self._now, seal=seal)
+        """Return a new response's sequencer; `request` is None if it cannot be read.
+
+        What it makes, ids and sealed texts, is recorded in the `progress`.
+        """
+        new_id, seal = self._new_id, self._seal_of(request, tenant)
+        if progress is not None:
+            new_id = partial(progress.new_id, new_id)
+            seal = None if seal is None else partial(progress.seal, seal)
+        return Sequencer(response, new_id=new_id, now=self._now, seal=seal)
 
     def resume(
         self,
@@ -33,10 +44,12 @@ class MakeSequencer:
         events: Sequence[Event],
         request: CreateResponse | None,
         tenant: str,
+        progress: RunProgress | None = None,
     ) -> Sequencer:
         """Return the sequencer as it was after `events`. Raises: EventOutOfOrder."""
-        seal = self._seal_of(request, tenant)
-        return Sequencer.resumed(response, events, new_id=self._new_id, now=self._now, seal=seal)
+        sequencer = self(response, request, tenant, progress)
+        sequencer.restore(events)
+        return sequencer
 
     def _seal_of(self, request: CreateResponse | None, tenant: str) -> Callable[[str], str] | None:
         include = request.include if request is not None else None

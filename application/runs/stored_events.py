@@ -7,8 +7,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 
+from msgspec import Struct
+
 from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store, WriteBatch
-from antiphon.application.runs.event_chunks import decode_chunk
+from antiphon.application.progress.records import AnyRecord, decode_records
+from antiphon.application.runs.event_chunks import decode_chunk, progress_of
 from antiphon.application.support.retry import retry
 from antiphon.domain.errors import CorruptLog, NotFound, StoreError
 from antiphon.domain.events import TERMINAL, Error, Event
@@ -29,16 +32,26 @@ UNAVAILABLE = (
 )
 
 
-async def log_of(store: Store, tenant: str, response_id: str) -> list[Event]:
-    """Return all events that a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
+class StoredLog(Struct, frozen=True, kw_only=True):
+    """The events that a run has logged so far, and its progress."""
+
+    events: Sequence[Event]
+    records: Sequence[AnyRecord] = ()
+
+
+async def read_log(store: Store, tenant: str, response_id: str) -> StoredLog:
+    """Return what a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
     events: list[Event] = []
+    records: list[AnyRecord] = []
     while True:
         after = events[-1].sequence_number if events else -1
         log_slice = await store.events(tenant, response_id, after=after)
         for chunk in log_slice.chunks:
             events += _events_after(events[-1].sequence_number if events else -1, chunk)
+            if progress := progress_of(chunk):
+                records += decode_records(progress)
         if log_slice.ends or not log_slice.chunks:
-            return events
+            return StoredLog(events=events, records=records)
 
 
 def _events_after(last: int, chunk: EventChunk) -> list[Event]:
@@ -46,6 +59,11 @@ def _events_after(last: int, chunk: EventChunk) -> list[Event]:
     if chunk.first > last + 1:
         raise CorruptLog(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
     return decode_chunk(chunk)[last + 1 - chunk.first :]
+
+
+async def log_of(store: Store, tenant: str, response_id: str) -> Sequence[Event]:
+    """Return the events that a run has logged so far; raises what `read_log` raises."""
+    return (await read_log(store, tenant, response_id)).events
 
 
 class StoredEvents(EventBatches):

@@ -279,6 +279,8 @@ class Turns:
         if (ids := self._records.trace_ids) is not None:
             number = self._records.recorder.turn_number
             turn = replace(turn, trace_headers=headers_of_turn(ids, number, turn.trace_headers))
+        if (progress := self._records.recorder.progress) is not None:
+            turn = replace(turn, progress=progress.open_turn())
         request_id = f"{self._request_id}_{self._admitted_count}"
         self._admitted_count += 1
         admit, self._admit_prompt = self._admit_prompt, None  # further turns are part of the run

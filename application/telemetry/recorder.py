@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from antiphon.application.ports import Clock, ModelTurn
+from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.telemetry.request_context import RequestContext
 from antiphon.application.telemetry.run_trace import RunTrace
 from antiphon.domain.callers import Caller
@@ -74,6 +75,8 @@ class RunRecorder:
         self._store_failures = 0
         self.trace: RunTrace | None = None
         """What is kept of the run to explain it, if anything."""
+        self.progress: RunProgress | None = None
+        """What another server needs to go on with the run, if one may."""
 
     @classmethod
     def of_request(
@@ -96,19 +99,26 @@ class RunRecorder:
 
     @classmethod
     def resumed(
-        cls, before: ResponseMetrics | UnsetType, *, server: str, epoch: int
+        cls,
+        before: ResponseMetrics | UnsetType,
+        *,
+        server: str,
+        epoch: int,
+        progress: RunProgress | None = None,
     ) -> RunRecorder:
         """Return the recorder of a stored run that this server leases now.
 
         `before` is UNSET for a response that was stored without a record.
         """
         recorder = cls(None if before is UNSET else before)
+        recorder.progress = progress
         recorder._metrics = replace(
             recorder._metrics,
             server=server,
             epoch=epoch,
             phase=None,
             admitted_at=recorder._now(),
+            started_at=None if progress is None else progress.started_at,
             turns=(),
         )
         return recorder
@@ -144,6 +154,14 @@ class RunRecorder:
         """Record that the run starts; only the first time counts."""
         if self._metrics.started_at is None:
             self._metrics = replace(self._metrics, started_at=self._now())
+        if self.progress is not None:
+            self.progress.start(self._metrics.started_at or 0.0)
+
+    @property
+    def running_s(self) -> float:
+        """How long the run has been running, on all its servers; 0 before its start."""
+        started_at = self._metrics.started_at
+        return 0.0 if started_at is None else max(0.0, self._now() - started_at)
 
     def ignore(self, fields: Sequence[str]) -> None:
         """Record which fields of the request have no effect."""
@@ -196,6 +214,8 @@ class RunRecorder:
             return
         self._turn.end_output()
         turn = self._turn.to_metrics(usages, reason=reason, ended_at=self._now())
+        if self.progress is not None:
+            turn = self.progress.close_turns(turn)
         self._metrics = replace(self._metrics, turns=(*self._metrics.turns, turn))
         self._turn = None
 
@@ -325,4 +345,5 @@ class _OpenTurn:
             engine=facts.engine,
             attempts=facts.attempts,
             is_repaired=facts.is_repaired,
+            resumed_tokens=facts.resumed_tokens,
         )

@@ -34,12 +34,14 @@ class CallRecords(Struct, frozen=True, kw_only=True):
     key_id: str = ""
     response_id: str = ""
 
-    def call(self, start: d.CallStart, arguments: str) -> CallRecord:
+    def call(self, start: d.CallStart, arguments: str, *, is_known: bool = False) -> CallRecord:
+        """Record a call. `is_known`: it is in the audit log already, by an earlier server."""
         tool_type = TOOL_TYPES.get(start.kind, start.kind)
         recorded = self.recorder.start_call(
             type=tool_type, name=start.name, server=start.namespace or ""
         )
-        return CallRecord(recorded, None if self.log is None else self._audited(start, arguments))
+        is_logged = self.log is not None and not is_known
+        return CallRecord(recorded, self._audited(start, arguments) if is_logged else None)
 
     def listing(self, label: str) -> CallRecord:
         """Record that the MCP server with this label lists its tools."""

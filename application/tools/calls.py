@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
+from antiphon.application.progress.run_progress import CallProgress
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.tools.audit import CallRecord, CallRecords
 from antiphon.application.tools.budgets import (
@@ -28,14 +29,26 @@ from antiphon.application.tools.budgets import (
     Budgets,
 )
 from antiphon.application.tools.citations import CitationSource, Cite
-from antiphon.application.tools.work import RunningWork, Work, WorkOutput, to_finished_work
+from antiphon.application.tools.work import (
+    RunningWork,
+    Work,
+    WorkOutput,
+    WorkReport,
+    to_finished_work,
+)
 from antiphon.domain import deltas as d
+from antiphon.domain.traces import TracedDelta, from_traced, to_traced
 
 APPROVAL = "mcp_approval"
 TOO_MANY_CALLS = "This call was not run: the response has made the max_tool_calls that it may make."
 NO_ANSWER = (
     f"This call was not run: the last {MAX_FAILURES} calls got no answer. Trying again in this "
     "response will not help."
+)
+
+LOST = (
+    "The server that ran this call was stopped before the result arrived. Whether the call took "
+    "effect is unknown; it was not repeated."
 )
 
 
@@ -60,6 +73,22 @@ class ToolCaller(Protocol):
     def abort(self, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002
         """Return the end of a call that failed, or was stopped, after it had some output."""
         return [d.ItemEnd()]
+
+    def start(self, start: d.CallStart) -> Sequence[d.Delta]:  # noqa: ARG002
+        """Return what the item of a call reports when the call starts: at least one event."""
+        return [d.ToolProgress(self.step)]
+
+    def reopen_item(self, start: d.CallStart, opening: d.Delta) -> d.Delta:  # noqa: ARG002
+        """Return what `open_item` would: another server has opened the item with `opening`."""
+        return self.open_item(start)
+
+    def restore(self, start: d.CallStart, arguments: str, output: Sequence[d.Delta]) -> None:  # noqa: ARG002
+        """Note the next output of a call that ran on another server; the call is not made here."""
+        return
+
+    async def may_repeat(self, start: d.CallStart, arguments: str) -> bool:  # noqa: ARG002
+        """Whether a call that another server may have made can be made again without harm."""
+        return False
 
     def is_unreachable(self, end: d.ToolEnd) -> bool:  # noqa: ARG002
         """Whether a call ended like this because its server is gone or does not answer.
@@ -118,14 +147,15 @@ class ToolCalls:
         """Return the start of a call that runs here, and the delta that opens its item."""
         if not isinstance(delta, d.CallStart) or delta.kind not in self._callers:
             return None
-        opening = self._callers[delta.kind].open_item(delta)
+        opening = self._open(self._callers[delta.kind], delta)
         start = opening if isinstance(opening, d.CallStart) else delta
         if self._records.recorder.trace is not None:
             self._records.recorder.trace.open_call(delta, start, opening)
         return start, opening
 
-    def step(self, start: d.CallStart) -> d.ToolProgress:
-        return d.ToolProgress(self._callers[start.kind].step)
+    def start(self, start: d.CallStart) -> Sequence[d.Delta]:
+        """Return what the item of a call reports when the call starts."""
+        return self._callers[start.kind].start(start)
 
     def run(self, start: d.CallStart, arguments: str) -> Work:
         """Count the call, now, and return the work that runs it."""
@@ -133,7 +163,8 @@ class ToolCalls:
         trace = self._records.recorder.trace
         if trace is None:
             return work
-        return _keep_output(work, trace.run_call(start, arguments, self.step(start).step))
+        step = self._callers[start.kind].step
+        return _tee_output(work, trace.run_call(start, arguments, step).append)
 
     def _work_of(self, start: d.CallStart, arguments: str) -> Work:
         caller = self._callers[start.kind]
@@ -142,9 +173,28 @@ class ToolCalls:
             self._remaining_calls -= 1
         if self._remaining_calls is not None and self._remaining_calls < 0:
             return self.refuse(start, arguments, refuse(TOO_MANY_CALLS))
-        record = self._records.call(start, arguments)
-        output = self._call_if_reachable(caller, start, arguments, record)
-        return Work(output, refuse, caller.abort, self._slots, record.end)
+        call = self._open_progress()
+        record = self._records.call(start, arguments, is_known=call is not None and call.has_ended)
+        output = self._call_if_reachable(caller, start, arguments, record, call)
+        work = Work(output, refuse, caller.abort, self._slots, record.end)
+        return work if call is None else _record_progress(work, call)
+
+    def _open(self, caller: ToolCaller, delta: d.CallStart) -> d.Delta:
+        progress = self._records.recorder.progress
+        if progress is None:
+            return caller.open_item(delta)
+        opened: list[d.Delta] = []
+
+        def make() -> TracedDelta:
+            opened.append(caller.open_item(delta))
+            return to_traced(opened[0])
+
+        known = progress.recall_or_make(make)
+        return opened[0] if opened else caller.reopen_item(delta, from_traced(known))
+
+    def _open_progress(self) -> CallProgress | None:
+        progress = self._records.recorder.progress
+        return None if progress is None else progress.open_call()
 
     def refuse(self, start: d.CallStart, arguments: str, refusal: Sequence[d.Delta]) -> Work:
         """Return the work of a call that does not run."""
@@ -154,7 +204,17 @@ class ToolCalls:
 
     def record_listing(self, label: str, work: Work) -> Work:
         """Return the work of an MCP server's listing, which is recorded."""
-        return replace(work, on_end=self._records.listing(label).end)
+        recorded = replace(work, on_end=self._records.listing(label).end)
+        if (call := self._open_progress()) is None:
+            return recorded
+        if call.has_ended:
+            recorded = replace(recorded, output=_iterate(call.batches))
+        return _record_progress(recorded, call)
+
+    async def recall(self, read: Callable[[], Awaitable[Any]]) -> Any:
+        """Return a JSON value that `read` returns, or has returned on an earlier server."""
+        progress = self._records.recorder.progress
+        return await (read() if progress is None else progress.recall_or_read(read))
 
     def end_output(self) -> None:
         """Record that the model has ended its turn: what follows are its calls."""
@@ -181,16 +241,17 @@ class ToolCalls:
         start: d.CallStart,
         arguments: str,
         record: CallRecord,
+        call: CallProgress | None,
     ) -> WorkOutput:
         server = start.kind, start.namespace
-        if self._failures_in_a_row[server] >= MAX_FAILURES:
+        if self._failures_in_a_row[server] >= MAX_FAILURES and (call is None or call.is_new):
             record.refuse()
             yield caller.refuse(start, arguments, NO_ANSWER)
             return
         is_unreachable = True  # if it raises, or its time is up
         try:
             ends: list[d.ToolEnd] = []
-            async with aclosing(caller.call(start, arguments)) as batches:
+            async with aclosing(_output_of(caller, start, arguments, call)) as batches:
                 async for batch in batches:
                     ends += (delta for delta in batch if isinstance(delta, d.ToolEnd))
                     yield batch
@@ -200,21 +261,64 @@ class ToolCalls:
             self._failures_in_a_row[server] = failures
 
 
-def _keep_output(work: Work, output: list[Sequence[d.Delta]]) -> Work:
-    """Return the work with its batches added to `output` as they come."""
+async def _output_of(
+    caller: ToolCaller, start: d.CallStart, arguments: str, call: CallProgress | None
+) -> WorkOutput:
+    """Yield the output of a call, which another server may have made already.
+
+    What is known of it comes first. A call that may have run is repeated only if that is harmless.
+    """
+    if call is not None and not call.is_new:
+        for known in call.batches:
+            caller.restore(start, arguments, known)
+            yield known
+        if call.has_ended:
+            return
+        if call.batches:
+            yield caller.abort(LOST)
+            return
+        if not await caller.may_repeat(start, arguments):
+            yield caller.refuse(start, arguments, LOST)
+            return
+    async with aclosing(caller.call(start, arguments)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _iterate(batches: Sequence[Sequence[d.Delta]]) -> WorkOutput:
+    for batch in batches:
+        yield batch
+
+
+def _record_progress(work: Work, call: CallProgress) -> Work:
+    """Return the work with its output and its end recorded, for another server."""
+
+    def end(report: WorkReport) -> None:
+        if report.result != "canceled":
+            call.end()
+        if work.on_end is not None:
+            work.on_end(report)
+
+    return replace(_tee_output(work, call.add), on_end=end)
+
+
+def _tee_output(work: Work, add: Callable[[Sequence[d.Delta]], object]) -> Work:
+    """Return the work with `add` called for each of its batches as they come."""
 
     async def tee() -> WorkOutput:
         async with aclosing(work.output) as batches:
             async for batch in batches:
-                output.append(batch)
+                add(batch)
                 yield batch
 
     def refuse(reason: str) -> Sequence[d.Delta]:
-        output.append(batch := work.refuse(reason))
+        batch = work.refuse(reason)
+        add(batch)
         return batch
 
     def abort(reason: str) -> Sequence[d.Delta]:
-        output.append(batch := work.abort(reason))
+        batch = work.abort(reason)
+        add(batch)
         return batch
 
     return replace(work, output=tee(), refuse=refuse, abort=abort)
@@ -265,15 +369,26 @@ class ToolCallingTurn(TurnWrapper):
             return
         self._calls.end_output()
         work_list = [self._calls.run(call.start, call.arguments) for call in calls]
+        starts = [*self._starts_of(calls, waiting)]
+        # Its events are stored before any call runs, and that the calls start with them.
+        yield starts[0]
         async with self._calls.run_in_parallel(work_list) as running:
-            position = 0
-            for call, work in zip(calls, running, strict=True):
-                assert call.end_position is not None
-                yield [*waiting[position : call.end_position], self._calls.step(call.start)]
+            for number, work in enumerate(running):
+                if number:
+                    yield starts[number]
                 async for output in work:
                     yield [*output]
-                position = call.end_position
-        yield waiting[position:]
+        yield waiting[calls[-1].end_position :]
+
+    def _starts_of(
+        self, calls: Sequence[_Call], waiting: Sequence[d.Delta]
+    ) -> Iterator[list[d.Delta]]:
+        """Yield what comes before the result of each call."""
+        position = 0
+        for call in calls:
+            assert call.end_position is not None
+            yield [*waiting[position : call.end_position], *self._calls.start(call.start)]
+            position = call.end_position
 
 
 def _is_cut(delta: d.Delta) -> bool:

@@ -28,6 +28,11 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
     def open_item(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
         return d.ToolStart("code_interpreter_call", {"container_id": self._container.id})
 
+    def reopen_item(self, start: d.CallStart, opening: d.Delta) -> d.Delta:  # noqa: ARG002
+        assert isinstance(opening, d.ToolStart)
+        self._container.restore(str(opening.fields["container_id"]))
+        return opening
+
     def is_unreachable(self, end: d.ToolEnd) -> bool:
         return end.status == "failed"  # the code could not run: its own errors are output
 
@@ -37,10 +42,12 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
     async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:  # noqa: ARG002
         try:
             async with self._container.acquire() as sandbox:
+                note = self._container.take_loss_note()
                 result = await sandbox.run(arguments)
         except SandboxError as error:
             return self.refusal_of(str(error))
-        return d.ToolEnd("completed", {"outputs": _outputs_of(result)})
+        outputs = _outputs_of(result)
+        return d.ToolEnd("completed", {"outputs": (_to_logs(note), *outputs) if note else outputs})
 
 
 def _outputs_of(result: CodeResult) -> tuple[Json, ...]:

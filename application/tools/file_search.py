@@ -126,6 +126,14 @@ class FileSearchCaller(SingleItemCaller, CitationSource):
         self._results.append(())
         return d.ToolStart("file_search_call", {"queries": ()})
 
+    def restore(self, start: d.CallStart, arguments: str, output: Sequence[d.Delta]) -> None:  # noqa: ARG002
+        for delta in output:
+            if isinstance(delta, d.ToolEnd) and delta.status == "completed":
+                self._results[self._search_number(start)] = tuple(delta.fields["results"])
+
+    async def may_repeat(self, start: d.CallStart, arguments: str) -> bool:  # noqa: ARG002
+        return True
+
     def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002
         return [_to_failure(queries_of(arguments) or (), reason)]
 

@@ -76,6 +76,14 @@ class McpSessions(SingleItemCaller):
     def is_unreachable(self, end: d.ToolEnd) -> bool:
         return mcp.is_unreachable(end.fields["error"])
 
+    async def may_repeat(self, start: d.CallStart, arguments: str) -> bool:  # noqa: ARG002
+        label = start.namespace or ""
+        if label not in self._tools_by_label:
+            return False
+        listed = await _tools_of(self._session(label))
+        tool = None if isinstance(listed, ToolServerError) else mcp.tool_named(start.name, listed)
+        return tool is not None and mcp.is_repeatable(tool)
+
     def refusal_of(self, reason: str) -> d.ToolEnd:
         return _to_call_end(
             ToolResult(error={"type": "mcp_tool_execution_error", "content": reason})
@@ -139,11 +147,7 @@ class McpTurn(ModelTurn):
         self._approved_calls = approved_calls
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
-        current_tools = await self._sessions.tools_by_label(
-            approved.request.server_label
-            for approved in self._approved_calls
-            if approved.names_its_tool
-        )
+        current_tools = _from_json(await self._calls.recall(self._list_current_tools))
         openings, work_list = zip(*self._items(current_tools), strict=True)
         # Yielded before anything is called: a run that has shown nothing may start over.
         yield openings[0]
@@ -154,6 +158,17 @@ class McpTurn(ModelTurn):
                 if next_opening is not None:
                     yield next_opening
         yield [d.TurnEnd("stop", TurnUsage())]
+
+    async def _list_current_tools(self) -> Json:
+        listed = await self._sessions.tools_by_label(
+            approved.request.server_label
+            for approved in self._approved_calls
+            if approved.names_its_tool
+        )
+        return {
+            label: str(tools) if isinstance(tools, ToolServerError) else tools
+            for label, tools in listed.items()
+        }
 
     def _items(self, current_tools: ToolsByLabel) -> Iterator[tuple[list[d.Delta], Work]]:
         """Yield the deltas that open each item, and the work that ends it."""
@@ -209,6 +224,13 @@ class McpTurn(ModelTurn):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return [], []
+
+
+def _from_json(listed: Json) -> ToolsByLabel:
+    return {
+        label: ToolServerError(tools) if isinstance(tools, str) else tools
+        for label, tools in listed.items()
+    }
 
 
 def _open_listing(label: str) -> list[d.Delta]:

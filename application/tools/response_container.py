@@ -33,6 +33,11 @@ from antiphon.domain.errors import (
 from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
+LOST = (
+    "Note: the container of the earlier calls was lost with its server. This call runs in a new "
+    "one, without the variables and files of before.\n"
+)
+
 
 class ResponseContainer:
     """A container that calls use one after another, in the order in which they ask for it.
@@ -54,10 +59,22 @@ class ResponseContainer:
         self._missing_files = list(request.files)
         self._paths: set[str] = set()
         self._lock = asyncio.Lock()
+        self._is_lost = False
 
     @property
     def id(self) -> str:
         return self._open().id
+
+    def restore(self, container_id: str) -> None:
+        """Note that another server has opened the container, which may be gone with it."""
+        if self._sandbox is None or self._sandbox.id != container_id:
+            self._sandbox = self._sandboxes.find(self._tenant, container_id)
+            self._is_lost = self._sandbox is None
+
+    def take_loss_note(self) -> str:
+        """Return what to tell the model once if the container of its earlier calls is gone."""
+        note, self._is_lost = LOST if self._is_lost else "", False
+        return note
 
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[Sandbox]:

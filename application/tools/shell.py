@@ -49,6 +49,14 @@ class ShellCaller(ToolCaller, CitationSource):
             fields={"environment": environment},
         )
 
+    def start(self, start: d.CallStart) -> Sequence[d.Delta]:
+        return [*super().start(start), d.ItemEnd()]  # the output is an item of its own
+
+    def reopen_item(self, start: d.CallStart, opening: d.Delta) -> d.Delta:  # noqa: ARG002
+        assert isinstance(opening, d.HostedCallStart)
+        self._container.restore(str(opening.fields["environment"]["container_id"]))
+        return opening
+
     def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002
         return [_open_output(start), *_CommandRecord(0, 0).refuse(reason), d.ToolEnd()]
 
@@ -65,7 +73,9 @@ class ShellCaller(ToolCaller, CitationSource):
         try:
             async with (
                 self._container.acquire() as sandbox,
-                aclosing(_run_commands(sandbox, action)) as batches,
+                aclosing(
+                    _run_commands(sandbox, action, note=self._container.take_loss_note())
+                ) as batches,
             ):
                 async for batch in batches:
                     yield batch
@@ -75,7 +85,8 @@ class ShellCaller(ToolCaller, CitationSource):
         yield [d.ToolEnd()]
 
 
-async def _run_commands(sandbox: Sandbox, action: Json) -> WorkOutput:
+async def _run_commands(sandbox: Sandbox, action: Json, *, note: str) -> WorkOutput:
+    """Run the commands; the `note` is shown with the first."""
     requested_length, remaining_length = action["max_output_length"], MAX_OUTPUT
     timeout_s = max(0, action["timeout_ms"] or 0) / 1000 or None
     for index, command in enumerate(action["commands"]):
@@ -83,6 +94,8 @@ async def _run_commands(sandbox: Sandbox, action: Json) -> WorkOutput:
         if requested_length is not None:
             max_length = max(0, min(requested_length, remaining_length))
         record = _CommandRecord(index, max_length)
+        if note and not index:
+            yield record.add_note(note)
         if index >= MAX_COMMANDS:
             yield record.refuse(f"Not run: a call may have {MAX_COMMANDS} commands.")
             continue
@@ -131,7 +144,7 @@ class _CommandRecord:
         """
         deltas: list[d.Delta] = []
         if self._omitted and notes_omission:
-            deltas += self._add_note(f"\n[{self._omitted} more characters were left out.]\n")
+            deltas += self.add_note(f"\n[{self._omitted} more characters were left out.]\n")
         outcome = {"type": "exit", "exit_code": end.code}
         if end.code is None:
             outcome = {"type": "timeout"}
@@ -141,9 +154,9 @@ class _CommandRecord:
 
     def refuse(self, reason: str) -> list[d.Delta]:
         end = CommandExit(code=EXIT_CODE_NOT_RUN)
-        return [*self._add_note(f"{reason}\n"), *self.end(end, notes_omission=False)]
+        return [*self.add_note(f"{reason}\n"), *self.end(end, notes_omission=False)]
 
-    def _add_note(self, note: str) -> list[d.Delta]:
+    def add_note(self, note: str) -> list[d.Delta]:
         self._texts["stderr"] += note
         fields = {"command_index": self._index, "delta": {"stderr": note}}
         return [d.ToolProgress("output", fields)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -141,11 +141,17 @@ class _ShownPage(Struct, frozen=True, kw_only=True):
 
 def _pages_shown_in(conversation: Sequence[i.Item]) -> dict[int, BrowserPage]:
     """Return the pages that earlier calls have shown, by their number."""
+    return _pages_in(
+        item.results or () for item in conversation if isinstance(item, i.WebSearchCall)
+    )
+
+
+def _pages_in(results_of_calls: Iterable[Sequence[Json]]) -> dict[int, BrowserPage]:
     pages: dict[int, BrowserPage] = {}
-    for item in conversation:
-        if isinstance(item, i.WebSearchCall) and item.results:
+    for results in results_of_calls:
+        if results:
             try:
-                shown_page = msgspec.convert(item.results[0], _ShownPage)
+                shown_page = msgspec.convert(results[0], _ShownPage)
             except msgspec.ValidationError:
                 continue  # the call failed, or this server did not write the item
             pages[shown_page.cursor] = BrowserPage(
@@ -189,6 +195,13 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
 
     def open_item(self, start: d.CallStart) -> d.Delta:
         return d.ToolStart("web_search_call", {"action": INITIAL_ACTIONS[start.kind]})
+
+    def restore(self, start: d.CallStart, arguments: str, output: Sequence[d.Delta]) -> None:  # noqa: ARG002
+        ends = [delta for delta in output if isinstance(delta, d.ToolEnd)]
+        self._pages |= _pages_in(end.fields.get("results", ()) for end in ends)
+
+    async def may_repeat(self, start: d.CallStart, arguments: str) -> bool:  # noqa: ARG002
+        return True
 
     def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:
         return [_Call(start.kind, arguments).fail(reason)]

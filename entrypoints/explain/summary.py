@@ -119,6 +119,8 @@ def _turn_parts(turn: Json) -> Iterator[str]:
     yield f"ended by {turn['reason']}" if turn.get("reason") else "did not end well"
     if turn.get("attempts", 1) > 1:
         yield f"{turn['attempts']} attempts"
+    if turn.get("resumed_tokens"):
+        yield f"went on after {turn['resumed_tokens']} tokens of a server that was lost"
     if turn.get("is_repaired"):
         yield "REPAIRED: the model's markup was malformed"
 

@@ -146,6 +146,15 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             ge=1,
         ),
     ] = 15.0
+    run_attempts: Annotated[
+        int,
+        about(
+            BACKGROUND,
+            "How many servers may run a background response, one after another. It goes on where a "
+            "server has died or stopped; after so many, it fails, as it may be what kills them.",
+            ge=1,
+        ),
+    ] = 12
     store_retry_s: Annotated[
         float,
         about(

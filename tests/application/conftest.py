@@ -54,7 +54,7 @@ from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.ownership import WatchLeases
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
-from antiphon.application.runs.restore import RestoreRun
+from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stop import StopRun
@@ -340,7 +340,7 @@ class House:
             self.store,
             self.log,
             make_sequencer,
-            retry_s=0.2,
+            limits=ResumeLimits(retry_s=0.2, max_attempts=4),
         )
         stop_run = StopRun(self.store, self.runs, restore, run_response, owner=owner)
         self.get = GetResponse(self.store, self.runs)

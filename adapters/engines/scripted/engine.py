@@ -17,6 +17,7 @@ from antiphon.adapters.engines.scripted.segments import (
     cut_at_stop,
     steps,
     to_segments,
+    without_first,
 )
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.application.support.fair_queue import FairQueue
@@ -100,6 +101,10 @@ class ScriptedEngine(Engine):
     async def prepare(self, prompt: Prompt) -> Prompt:
         return prompt
 
+    @property
+    def resumes(self) -> bool:
+        return True
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Step]:
         await self.check()
         prompt, sampling = request.prompt, request.sampling
@@ -118,6 +123,7 @@ class ScriptedEngine(Engine):
             segments, finish = await compute_in_thread(self._write_segments, request, limit)
         else:
             segments, finish = self._write_segments(request, limit)
+        segments = without_first(segments, len(request.written))
         return self._wait_and_play(
             request.priority,
             segments or [Segment(tokens=[])],

@@ -87,6 +87,21 @@ def cut(segments: Sequence[Segment], limit: int) -> tuple[list[Segment], bool]:
     return kept, False
 
 
+def without_first(segments: Sequence[Segment], count: int) -> list[Segment]:
+    """Return the segments without their first `count` tokens, which were played before."""
+    rest: list[Segment] = []
+    for segment in segments:
+        if count >= len(segment.tokens) > 0:
+            count -= len(segment.tokens)
+        elif count:
+            shown = None if segment.shown is None else segment.shown[count:]
+            rest.append(replace(segment, tokens=segment.tokens[count:], shown=shown, delay_s=0.0))
+            count = 0
+        else:
+            rest.append(segment)
+    return rest
+
+
 def cut_at_stop(
     segments: Sequence[Segment], stops: Sequence[str], *, include: bool
 ) -> tuple[list[Segment], bool]:

@@ -42,7 +42,7 @@ from antiphon.adapters.models.chat_completions.usage import UsageMeter
 from antiphon.adapters.upstreams.client import EventStream, UpstreamClient, UpstreamRefused
 from antiphon.application.model.stalls import TokenDeadlines
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Step, Turn
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import EngineDead, RequestError, SettingsError, input_too_long
 from antiphon.domain.json import Json
@@ -176,14 +176,8 @@ class ChatCompletionsModel(Model):
         if admit is not None:
             await admit(counted.tokens)
         turn = counted.turn
-        opening = asyncio.create_task(self._open(counted))
-        try:
-            await asyncio.wait({opening}, timeout=REFUSAL_S)
-            if opening.done():
-                opening.result()
-        except BaseException:
-            await close_opening(opening)
-            raise
+        written = self._begin(turn)
+        opening = None if written else await self._start_opening(counted)
         meter = UsageMeter(counted.tokens, turn.known_tokens)
         return ChatTurn(
             turn,
@@ -193,7 +187,30 @@ class ChatCompletionsModel(Model):
             meter,
             deadlines=self._deadlines,
             on_end=self._note_end,
+            written=written,
         )
+
+    def _begin(self, turn: Turn) -> Sequence[Step]:
+        """Return the events of a turn that another server has read whole; else it begins again.
+
+        Few of these servers can go on after the start of an answer, and none says that it can.
+        Raises: CannotResume.
+        """
+        if turn.progress is None:
+            return ()
+        return turn.progress.begin(f"chat completions {self._names[0]}", resumes=False)
+
+    async def _start_opening(self, counted: CountedTurn) -> asyncio.Task[EventStream]:
+        """Return the task that opens the stream; wait a little for a refusal, and raise it."""
+        opening = asyncio.create_task(self._open(counted))
+        try:
+            await asyncio.wait({opening}, timeout=REFUSAL_S)
+            if opening.done():
+                opening.result()
+        except BaseException:
+            await close_opening(opening)
+            raise
+        return opening
 
     def _shown_fields(self, body: RequestBody) -> Json:
         """Return the fields of a request without the operator's own, which may be secret."""

@@ -15,7 +15,15 @@ from antiphon.adapters.upstreams.client import EventStream
 from antiphon.adapters.upstreams.event_stream import DONE
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
 from antiphon.application.model.stop_strings import StopStrings
-from antiphon.application.ports import Json, ModelTurn, StepLog, Turn, TurnFacts, TurnTranscript
+from antiphon.application.ports import (
+    Json,
+    ModelTurn,
+    Step,
+    StepLog,
+    Turn,
+    TurnFacts,
+    TurnTranscript,
+)
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError
 from antiphon.domain.usage import TurnUsage
@@ -27,11 +35,15 @@ DRAIN_S = 0.5
 """How long the end of the stream is waited for after its last event, to use the connection again.
 """
 
+EVENTS_AT_ONCE = 64
+"""Events that are read again before other tasks may run: they take some 1 ms."""
+
 
 class ChatTurn(ModelTurn):
     """Reads the stream that `opening` will return. Closing the turn closes the connection.
 
-    `request` is what was sent.
+    `request` is what was sent. If another server has read the whole stream, its events are
+    `written`, and `opening` is None.
     `on_end` is called with the reader once a turn has ended well.
     """
 
@@ -39,14 +51,16 @@ class ChatTurn(ModelTurn):
         self,
         turn: Turn,
         request: Json,
-        opening: asyncio.Task[EventStream],
+        opening: asyncio.Task[EventStream] | None,
         reader: ChunkReader,
         meter: UsageMeter,
         *,
         deadlines: TokenDeadlines,
         on_end: Callable[[ChunkReader], None],
+        written: Sequence[Step] = (),
     ) -> None:
         self._turn = turn
+        self._written = written
         self._request = request
         self._step_log = StepLog(turn.trace_steps) if turn.trace_steps else None
         self._opening = opening
@@ -64,7 +78,8 @@ class ChatTurn(ModelTurn):
         return deltas
 
     async def aclose(self) -> None:
-        await close_opening(self._opening)
+        if self._opening is not None:
+            await close_opening(self._opening)
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return list(self._request["messages"]), [self._reader.message()]
@@ -95,9 +110,11 @@ class ChatTurn(ModelTurn):
 
     async def _read_events(self) -> AsyncGenerator[list[d.Delta]]:
         is_done = False
-        async with aclosing(aiter(await self._open())) as stream:
+        async with aclosing(await self._start_stream()) as stream:
             async for events in stream:
                 is_done = DONE in events
+                if self._turn.progress is not None:
+                    self._turn.progress.add(Step(text=_lines_of(events)))
                 deltas, error = self._feed(events)
                 if deltas := self._cut(deltas):
                     yield deltas
@@ -107,12 +124,20 @@ class ChatTurn(ModelTurn):
                     break
             if is_done:
                 await _drain(stream)
-        yield self._end(is_done=is_done)
+        deltas = self._end(is_done=is_done)
+        if self._turn.progress is not None:
+            self._turn.progress.add(Step(finish="stop"))  # it was read whole
+        yield deltas
+
+    async def _start_stream(self) -> AsyncGenerator[list[bytes]]:
+        if self._opening is None:
+            return _read_again(self._written)
+        return aiter(await self._open(self._opening))
 
     def _feed(self, events: Sequence[bytes]) -> tuple[list[d.Delta], EngineError | None]:
         """Return the deltas of events that came together, up to an error of one of them."""
         if self._step_log is not None:
-            self._step_log.add(0, "".join(f"{data.decode(errors='replace')}\n" for data in events))
+            self._step_log.add(0, _lines_of(events))
         deltas: list[d.Delta] = []
         try:
             for data in takewhile(DONE.__ne__, events):
@@ -121,9 +146,9 @@ class ChatTurn(ModelTurn):
             return deltas, error
         return deltas, None
 
-    async def _open(self) -> EventStream:
+    async def _open(self, opening: asyncio.Task[EventStream]) -> EventStream:
         try:
-            return await self._opening
+            return await opening
         except EngineError:
             raise
         except AntiphonError as error:  # it came too late for a status of its own
@@ -160,6 +185,19 @@ async def close_opening(opening: asyncio.Task[EventStream]) -> None:
         await asyncio.wait({opening})
     if not opening.cancelled() and opening.exception() is None:
         await opening.result().aclose()
+
+
+def _lines_of(events: Sequence[bytes]) -> str:
+    return "".join(f"{data.decode(errors='replace')}\n" for data in events)
+
+
+async def _read_again(steps: Sequence[Step]) -> AsyncGenerator[list[bytes]]:
+    """Yield the events of a stream that another server has read."""
+    for number, step in enumerate(steps, 1):
+        if step.text:
+            yield [line.encode() for line in step.text.split("\n")[:-1]]
+        if number % EVENTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 async def _drain(stream: AsyncGenerator[list[bytes]]) -> None:

@@ -120,7 +120,9 @@ async def test_a_run_without_output_starts_again_and_its_numbers_continue(
     assert names(events).count("InProgress") == 1
 
 
-async def test_a_run_with_output_fails_and_its_items_are_closed(house: House, other: House) -> None:
+async def test_a_run_that_its_model_begins_otherwise_fails_and_its_items_are_closed(
+    house: House, other: House
+) -> None:
     set_turns(house, [d.TextDelta("Once")])
     created = await house.create(background=True)
     await wait_for_output(house, created.id)
@@ -133,7 +135,21 @@ async def test_a_run_with_output_fails_and_its_items_are_closed(house: House, ot
     events = [event async for batch in reader for event in batch]
     assert is_whole(events)
     assert names(events)[-3:] == ["ItemDone", "Error", "Failed"]
-    assert not other.model.begun
+
+
+async def test_a_run_that_its_model_begins_in_the_same_way_goes_on(
+    house: House, other: House
+) -> None:
+    set_turns(house, [d.TextDelta("Once")])
+    created = await house.create(background=True)
+    await wait_for_output(house, created.id)
+    await let_die(house)
+    other.model.played = [[d.TextDelta("Once")], [d.TextDelta(" more")], [STOP]]
+    await other.start_background_runs.run_once()
+    assert (await wait_for_end(other, created.id)).output[0].content[0].text == "Once more"
+    events = await log_events(other, created.id)
+    assert is_whole(events)
+    assert names(events).count("ItemAdded") == 1
 
 
 async def test_the_former_owner_writes_nothing_and_releases_its_engine(
@@ -247,7 +263,7 @@ async def test_a_server_with_a_dead_engine_leases_no_runs(house: House, other: H
 
 
 @pytest.mark.parametrize("hindrance", ["no slot", "no engine"])
-async def test_ending_a_run_of_a_dead_server_needs_neither_a_slot_nor_an_engine(
+async def test_a_run_of_a_dead_server_waits_for_a_slot_and_an_engine(
     house: House, other: House, hindrance: str
 ) -> None:
     set_turns(house, [d.TextDelta("Once")])
@@ -265,14 +281,13 @@ async def test_ending_a_run_of_a_dead_server_needs_neither_a_slot_nor_an_engine(
     await let_die(house)
     with suppress(EngineDead):
         assert await other.start_background_runs.run_once() == 0
-    ended = await wait_for_end(other, shown_one.id)
-    assert (ended.status, ended.error.code) == ("failed", "server_restarted")
 
-    async def waits() -> bool:
-        return (await other.store.usage(TENANT)).waiting == 1
+    async def wait() -> bool:
+        return (await other.store.usage(TENANT)).waiting == 2
 
-    await wait_until(waits)
-    assert (await house.store.get(TENANT, silent.id)).status in ("queued", "in_progress")
+    await wait_until(wait)
+    for waiting in (shown_one, silent):
+        assert (await house.store.get(TENANT, waiting.id)).status in ("queued", "in_progress")
 
 
 # --- the queue ------------------------------------------------------------------------------------
@@ -481,7 +496,7 @@ async def test_a_restarting_run_survives_a_short_outage_of_the_store(
     assert (await wait_for_end(other, created.id)).status == "completed"
 
 
-async def test_shutdown_gives_back_runs_without_output(house: House, other: House) -> None:
+async def test_shutdown_gives_runs_back(house: House, other: House) -> None:
     set_turns(house)
     silent = await house.create(background=True, stream=True)
     set_turns(house, [d.TextDelta("Once")])
@@ -489,12 +504,13 @@ async def test_shutdown_gives_back_runs_without_output(house: House, other: Hous
     await wait_for_output(house, heard.id)
     await house.runs.drain(0)
     assert len(house.runs) == 0
-    assert (await house.get(TENANT, heard.id)).status == "failed"
-    assert (await house.get(TENANT, silent.id)).status == "in_progress"
+    other.model.played = [[d.TextDelta("Once")], [STOP]]
+    for given_back in (silent, heard):
+        assert (await house.get(TENANT, given_back.id)).status == "in_progress"
     await other.start_background_runs.run_once()
-    assert (await wait_for_end(other, silent.id)).status == "completed"
-    events = [event async for batch in silent.events for event in batch]
-    assert is_whole(events)
+    for given_back in (silent, heard):
+        assert (await wait_for_end(other, given_back.id)).status == "completed"
+        assert is_whole([event async for batch in given_back.events for event in batch])
 
 
 async def test_no_run_starts_during_shutdown(house: House) -> None:

@@ -47,6 +47,7 @@ function notesOf(response) {
   turns.forEach((turn, index) => {
     const where = `Turn ${index + 1}`;
     if (turn.is_repaired) notes.push(`${where}: the parser repaired what the model wrote`);
+    if (turn.resumed_tokens) notes.push(`${where}: went on after ${counted(turn.resumed_tokens, "token")} of a server that was lost`);
     if (turn.attempts > 1) notes.push(`${where}: ${counted(turn.attempts, "model")} tried`);
     if (turn.kind === "budget") notes.push(`${where}: a whole budget was used`);
     if (turn.reason === "length") notes.push(`${where}: cut at its limit of tokens`);
