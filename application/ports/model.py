@@ -189,8 +189,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     The prompt was rendered from `turn`. An engine with a real model ignores it; the scripted engine
     reads tools and schemas from it, which a real model would understand from the prompt.
     `written` are tokens of the output that were generated before: the run goes on after them. They
-    count in `max_tokens` and `min_tokens`, but not in the steps. Only an engine with `resumes` gets
-    any.
+    count in `max_tokens`, but are not in the steps. Only an engine with `resumes` gets any.
     """
 
     request_id: str

@@ -76,9 +76,7 @@ class Stop:
 
 @pytest.mark.parametrize("wire", ["generate", "completions"])
 @pytest.mark.parametrize("count", range(TOKENS))
-async def test_a_server_that_is_killed_at_any_token_fails_the_run_or_another_serves_it(
-    wire: str, count: int
-) -> None:
+async def test_another_server_goes_on_if_one_is_killed_at_any_token(wire: str, count: int) -> None:
     async with pool(wires=[wire, wire]) as running, asyncio.timeout(30):
         whole = await steps_of(running.engine, running.request(max_tokens=TOKENS))
         stop = Stop(running.servers, count)
@@ -86,13 +84,9 @@ async def test_a_server_that_is_killed_at_any_token_fails_the_run_or_another_ser
         await stop.reached.wait()
         await reading.wait_for(count)
         await stop.server.kill()
-        if count:
-            with pytest.raises(EngineError):
-                await reading.task
-            assert tokens_of(reading.steps) == tokens_of(whole)[:count]
-        else:
-            await reading.task
-            assert text_of(reading.steps) == text_of(whole)
+        await reading.task
+        assert text_of(reading.steps) == text_of(whole)
+        assert tokens_of(reading.steps) == tokens_of(whole)
         await check_that_the_other_serves_and_the_killed_one_comes_back(running, stop.server)
 
 

@@ -25,7 +25,6 @@ from antiphon.application.ports import EngineRequest, Prompt, Sampling, Step, St
 from antiphon.domain.errors import EngineError, RequestError
 
 Json = dict[str, Any]
-TurnRegistry = dict[str, Turn]
 
 WIRES = ("generate", "completions", "tokens_only")
 COPIED = (
@@ -34,13 +33,21 @@ COPIED = (
 )
 
 
+class TurnRegistry(dict[str, EngineRequest]):
+    """The requests that engines have told of, and the ids of those that a server has `begun`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: set[str] = set()
+
+
 class TellingEngine(VllmHttpEngine):
     """Tells the token server about each turn."""
 
     turns: TurnRegistry
 
     async def generate(self, request: EngineRequest) -> Steps:
-        self.turns[request.request_id] = request.turn
+        self.turns[request.request_id] = request
         return await super().generate(request)
 
 
@@ -73,7 +80,7 @@ class TokenServer:
         self.engine = engine
         self.wire = wire
         self.model = model
-        self.turns = {} if turns is None else turns
+        self.turns = TurnRegistry() if turns is None else turns
         self.requests: list[Json] = []
         self.renderings: list[Json] = []
         self.image: Sequence[int] = ()
@@ -250,11 +257,20 @@ class TokenServer:
         self, body: Json, token_ids: Sequence[int], sampling: Mapping[str, Any]
     ) -> EngineRequest:
         fields = {name: sampling[name] for name in COPIED if name in sampling}
-        turn = self.turns.pop(body["request_id"], None) or Turn(model=self.model, items=())
+        told = self.turns.get(body["request_id"])
+        turn = Turn(model=self.model, items=()) if told is None else told.turn
+        # If a run has lost its server, its prompt ends with what that one wrote.
+        is_new = told is None or told.request_id not in self.turns.begun
+        end = len(token_ids) if told is None or is_new else len(told.prompt.token_ids)
+        self.turns.begun.add(body["request_id"])
+        prompt, written = token_ids[:end], token_ids[end:]
+        if "max_tokens" in fields:
+            fields["max_tokens"] += len(written)
         return EngineRequest(
             request_id=body["request_id"],
             model=self.model,
-            prompt=Prompt(token_ids=token_ids),
+            prompt=Prompt(token_ids=prompt),
+            written=written,
             sampling=Sampling(
                 stop=tuple(sampling.get("stop", ())),
                 step_tokens=sampling.get("stream_interval", 1),

@@ -121,6 +121,10 @@ class VllmEngine(Engine):
     async def prepare(self, prompt: Prompt) -> Prompt:
         return await self._running().prepare(prompt)
 
+    @property
+    def resumes(self) -> bool:
+        return True
+
     async def generate(self, request: EngineRequest) -> Steps:
         return await self._running().admit(request)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.inputs import TokensPrompt, tokens_input
 from vllm.lora.request import LoRARequest
@@ -16,9 +17,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from antiphon.adapters.engines.continuation import continuation_of
 from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_engine.images import Images
 from antiphon.adapters.engines.vllm_engine.parameters import sampling_params
+from antiphon.adapters.engines.vllm_engine.plugin import WRITTEN, is_registered
 from antiphon.adapters.engines.vllm_names import (
     FAILURE_MESSAGES,
     FINISH_REASONS,
@@ -30,7 +33,13 @@ from antiphon.adapters.engines.vllm_names import (
 )
 from antiphon.application.ports import EngineRequest, Prompt, Step, Steps
 from antiphon.domain.content import Logprob, TopLogprob
-from antiphon.domain.errors import EngineDead, EngineError, RequestError, TooManyRequests
+from antiphon.domain.errors import (
+    CannotResume,
+    EngineDead,
+    EngineError,
+    RequestError,
+    TooManyRequests,
+)
 
 log = logging.getLogger("antiphon.engine")
 
@@ -70,6 +79,7 @@ class VllmRuns:
             raise _engine_dead() from error
 
     async def admit(self, request: EngineRequest) -> Run:
+        request = continuation_of(request)
         params = self._params(request)
         try:
             # Checked first, so that an overloaded server refuses before doing any work.
@@ -91,9 +101,14 @@ class VllmRuns:
     def _params(self, request: EngineRequest) -> SamplingParams:
         check_priority(request.priority, is_scheduled=self.schedules_by_priority)
         room = remaining_tokens(len(request.prompt.token_ids), self.context_length)
+        sampling = request.sampling
+        if request.written and sampling.constraint is not None:
+            if not is_registered():
+                raise CannotResume("vLLM was told to load no plugin that advances constraints.")
+            sampling = replace(sampling, extra={**sampling.extra, WRITTEN: [*request.written]})
         try:
             return sampling_params(
-                request.sampling,
+                sampling,
                 defaults=self.sampling_defaults,
                 remaining_tokens=room,
                 detokenize=request.detokenize,
@@ -212,9 +227,9 @@ class Run(Steps):
 
 def _engine_input(request: EngineRequest, params: SamplingParams) -> Any:
     salt = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
-    if request.prompt.prepared is not None:
-        return {**request.prompt.prepared, **salt}
     token_ids = list(request.prompt.token_ids)
+    if request.prompt.prepared is not None:
+        return {**request.prompt.prepared, "prompt_token_ids": token_ids, **salt}
     # vLLM checks the constraint of a raw prompt in a thread, but that of a prepared prompt in this
     # event loop. Checking a schema may take seconds, for which other runs should not wait. (Prompts
     # with images are always prepared; images.py says why.)

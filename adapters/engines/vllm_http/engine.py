@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.adapters.engines.continuation import continuation_of
 from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_http.hub_folder import fetch_model_folder
 from antiphon.adapters.engines.vllm_http.image_tokens import TOKEN_FIELDS
@@ -22,7 +23,7 @@ from antiphon.adapters.engines.vllm_http.text import OutputText, Vocabulary
 from antiphon.adapters.engines.vllm_http.wires import StepReader, WireRequest, to_wire
 from antiphon.adapters.engines.vllm_names import DEFAULTED_FIELDS, check_priority
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Steps
-from antiphon.domain.errors import EngineDead, RequestError, SettingsError
+from antiphon.domain.errors import CannotResume, EngineDead, RequestError, SettingsError
 
 
 class VllmHttpEngine(Engine):
@@ -112,7 +113,13 @@ class VllmHttpEngine(Engine):
     async def prepare(self, prompt: Prompt) -> Prompt:
         return await self._images.prepare(prompt)
 
+    @property
+    def resumes(self) -> bool:
+        return True
+
     async def generate(self, request: EngineRequest) -> Steps:
+        if request.written and request.sampling.constraint is not None:
+            raise CannotResume("The model servers begin a constraint anew after a started answer.")
         check_priority(request.priority, is_scheduled=self._options.priority)
         await self._load_vocabulary_for(request)
         if request.sampling.logprobs is not None and self._vocabulary is None:
@@ -137,7 +144,8 @@ class VllmHttpEngine(Engine):
         )
         text = None
         if wire.decodes_text and self._vocabulary is not None:
-            text = OutputText(self._vocabulary, request.sampling, request.prompt.token_ids)
+            prompt = continuation_of(request).prompt
+            text = OutputText(self._vocabulary, request.sampling, prompt.token_ids)
         return wire, StepReader(request, text, self._decoder)
 
     async def _load_vocabulary_for(self, request: EngineRequest) -> None:

@@ -1,4 +1,4 @@
-"""A run in the pool: another server is tried while no token has come; leaving it aborts it."""
+"""A run in the pool: another server goes on if one is lost; leaving it aborts it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ class PoolRun(PooledSteps):
         self._was_busy = False
         self._attempt: Attempt | None = None
         self._steps: deque[Step] = deque()
-        self._has_tokens = False
+        self._written = list(request.written)
+        self._first_tokens = len(self._written)
+        self._ends_whole = True
         self._error: EngineError | None = None
         self._is_over = False
 
@@ -194,9 +196,10 @@ class PoolRun(PooledSteps):
             self._pool.report_doubt()
             self._failures += 1
             await self._leave()
-            if self._has_tokens:
+            if self._has_tokens and not self._can_go_on:
                 self._error = error  # raised after the steps that came before it
                 return
+            self._request = replace(self._request, written=tuple(self._written))
             if isinstance(error, RunFailed):
                 self._renew_images(attempt.member)
             log.info("run %s: %s", self._request.request_id, error)
@@ -207,7 +210,8 @@ class PoolRun(PooledSteps):
             step = attempt.read(data)
             if step is None or last is not None:
                 continue
-            self._has_tokens = True
+            self._written += step.token_ids
+            self._ends_whole = bool(step.text) or not self._request.detokenize
             if step.finish is None:
                 self._steps.append(step)
             else:
@@ -221,8 +225,21 @@ class PoolRun(PooledSteps):
             self._steps.append(replace(last, cached_tokens=cached))
             await self._leave()
 
+    @property
+    def _has_tokens(self) -> bool:
+        return len(self._written) > self._first_tokens
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether another server can go on after what came: constraints begin with the first token,
+        and a stop string or a character may have begun."""
+        sampling = self._request.sampling
+        return self._ends_whole and sampling.constraint is None and not sampling.stop
+
     def _check_count(self, attempt: Attempt) -> None:
-        counted, server_count = len(self._request.prompt.token_ids), attempt.prompt_tokens
+        request = self._request
+        counted = len(request.prompt.token_ids) + len(request.written)
+        server_count = attempt.prompt_tokens
         if server_count not in (None, counted):
             log.warning(
                 "run %s: the prompt was counted as %d tokens, but the server ran %d",

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.engines.continuation import continuation_of
 from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
 from antiphon.adapters.engines.vllm_http.profile import GENERATE_PATH, Profile
@@ -32,7 +33,7 @@ from antiphon.adapters.engines.vllm_names import (
     sampling_fields,
     structured_outputs,
 )
-from antiphon.application.ports import EngineRequest, Prompt, Step
+from antiphon.application.ports import EngineRequest, Step
 from antiphon.domain.content import Logprob, TopLogprob
 from antiphon.domain.errors import EngineError, RequestError
 
@@ -66,6 +67,7 @@ def to_wire(
     model_type: str = "",
 ) -> WireRequest:
     """Return the run as a request to a server. Raises: RequestError."""
+    request = continuation_of(request)
     room = remaining_tokens(len(request.prompt.token_ids), context_length)
     fields = sampling_fields(
         request.sampling,
@@ -99,7 +101,7 @@ def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any
     fields["extra_args"] = extra_arguments(request.sampling.extra)
     body = {
         **_common_fields(request, profile),
-        **_prompt_fields(request.prompt),
+        **_prompt_fields(request),
         "sampling_params": _without_none(fields),
         "output_mode": "text" if sends_text else "tokens",
         # Our constraints also cover the reasoning, so they apply from the first token on.
@@ -110,10 +112,12 @@ def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any
     )
 
 
-def _prompt_fields(prompt: Prompt) -> dict[str, Any]:
+def _prompt_fields(request: EngineRequest) -> dict[str, Any]:
+    prompt = request.prompt
     if isinstance(prompt.prepared, ImagePrompt):
         images = prompt.prepared
-        return {"token_ids": list(images.token_ids), "content_parts": images.content_parts()}
+        token_ids = [*images.token_ids, *request.written]
+        return {"token_ids": token_ids, "content_parts": images.content_parts()}
     return {"token_ids": list(prompt.token_ids)}
 
 
