@@ -61,12 +61,10 @@ class MemoryStore(Store):
     loop; only `beat` is thread-safe. `clock` tells the time of day; `steady` is monotonic.
     """
 
+    outlives_server = False
+
     def __init__(
-        self,
-        *,
-        keep: int = 10_000,
-        clock: Clock = time.time,
-        steady: Clock = time.monotonic,
+        self, *, keep: int = 10_000, clock: Clock = time.time, steady: Clock = time.monotonic
     ) -> None:
         self._keep = keep
         self._clock = clock

@@ -113,6 +113,11 @@ class ResponseStore(Protocol):
     from any method, when the store fails.
     """
 
+    @property
+    def outlives_server(self) -> bool:
+        """Whether what it has is still there when this server is not: another may go on then."""
+        return True
+
     async def start(self) -> None:
         """Open, migrate, and check that a write can be read back. Raises: SettingsError."""
 

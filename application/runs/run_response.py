@@ -236,7 +236,7 @@ class RunResponse:
             async with limit:  # whatever takes the time: the engine, a tool or a slow reader
                 reason = await self._write_turns(run)
         except asyncio.CancelledError as exc:
-            return _end_cancelled(run, exc.args)
+            return self._end_cancelled(run, exc.args)
         except (LeaseLost, ServerShuttingDown):
             raise
         except StoreError:
@@ -347,23 +347,22 @@ class RunResponse:
         logger.warning("response %s: ended by another server, or deleted", run.id)
         await run.journal.give_up(end)
 
+    def _end_cancelled(self, run: Run, reasons: Sequence[object]) -> list[Event]:
+        """Return the events that end a cancelled run. Raises: LeaseLost, ServerShuttingDown."""
+        if LEASE_LOST in reasons:
+            raise LeaseLost(f"{run.id} lost its lease")
+        if SHUTTING_DOWN not in reasons:
+            return run.sequencer.cancel()
+        if run.can_resume and self._store.outlives_server:
+            raise ServerShuttingDown
+        return run.sequencer.fail(SERVER_STOPPED)
+
     async def _give_back(self, run: Run) -> None:
         await run.journal.give_up(())
         try:
             await self._store.give_back(run.lease)
         except Exception:  # another server takes it over when this one seems dead
             logger.exception("response %s could not be given back", run.id)
-
-
-def _end_cancelled(run: Run, reasons: Sequence[object]) -> list[Event]:
-    """Return the events that end a cancelled run. Raises: LeaseLost, ServerShuttingDown."""
-    if LEASE_LOST in reasons:
-        raise LeaseLost(f"{run.id} lost its lease")
-    if SHUTTING_DOWN not in reasons:
-        return run.sequencer.cancel()
-    if run.can_resume:
-        raise ServerShuttingDown
-    return run.sequencer.fail(SERVER_STOPPED)
 
 
 def _without_reasoning(deltas: Sequence[d.Delta]) -> Sequence[d.Delta]:

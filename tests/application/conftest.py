@@ -208,6 +208,10 @@ class FailingStore(MemoryStore):
         self.created: asyncio.Event | None = None
         self.error: Exception = StoreError("the disk is full")
 
+    @property
+    def outlives_server(self) -> bool:
+        return True  # the servers of a test share it
+
     async def create(self, *args: Any, **kwargs: Any) -> None:
         self._maybe_fail("create")
         await super().create(*args, **kwargs)
