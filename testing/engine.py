@@ -106,6 +106,17 @@ class EngineContract:
         assert text_of(steps) == text_of(one_by_one)
         assert tokens_of(steps) == tokens_of(one_by_one)
 
+    @pytest.mark.parametrize("count", [1, 7, 23])
+    async def test_an_engine_that_resumes_goes_on_after_what_was_written(
+        self, engine: Engine, ask: RequestFactory, count: int
+    ) -> None:
+        whole = tokens_of(await steps_of(engine, ask(max_tokens=24)))
+        if engine.resumes:
+            request = replace(ask(max_tokens=24), written=whole[:count])
+            steps = await steps_of(engine, request)
+            assert tokens_of(steps) == whole[count:]
+            assert steps[-1].finish == "length"
+
     async def test_a_step_has_at_most_the_requested_number_of_tokens(
         self, engine: Engine, ask: RequestFactory
     ) -> None:

@@ -74,9 +74,13 @@ class ToolCaller(Protocol):
         """Return the end of a call that failed, or was stopped, after it had some output."""
         return [d.ItemEnd()]
 
-    def start(self, start: d.CallStart) -> Sequence[d.Delta]:  # noqa: ARG002
-        """Return what the item of a call reports when the call starts: at least one event."""
-        return [d.ToolProgress(self.step)]
+    def start(self, start: d.CallStart) -> Sequence[d.Delta]:
+        """Return what the item of a call reports when the call starts: at least one event.
+
+        An item of this server's own is complete then: its output is another item.
+        """
+        progress = d.ToolProgress(self.step)
+        return [progress, d.ItemEnd()] if isinstance(start, d.HostedCallStart) else [progress]
 
     def reopen_item(self, start: d.CallStart, opening: d.Delta) -> d.Delta:  # noqa: ARG002
         """Return what `open_item` would: another server has opened the item with `opening`."""

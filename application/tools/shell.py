@@ -49,9 +49,6 @@ class ShellCaller(ToolCaller, CitationSource):
             fields={"environment": environment},
         )
 
-    def start(self, start: d.CallStart) -> Sequence[d.Delta]:
-        return [*super().start(start), d.ItemEnd()]  # the output is an item of its own
-
     def reopen_item(self, start: d.CallStart, opening: d.Delta) -> d.Delta:  # noqa: ARG002
         assert isinstance(opening, d.HostedCallStart)
         self._container.restore(str(opening.fields["environment"]["container_id"]))

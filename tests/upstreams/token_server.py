@@ -260,8 +260,9 @@ class TokenServer:
         told = self.turns.get(body["request_id"])
         turn = Turn(model=self.model, items=()) if told is None else told.turn
         # If a run has lost its server, its prompt ends with what that one wrote.
-        is_new = told is None or told.request_id not in self.turns.begun
-        end = len(token_ids) if told is None or is_new else len(told.prompt.token_ids)
+        end = len(token_ids)
+        if told is not None and (told.written or told.request_id in self.turns.begun):
+            end = len(told.prompt.token_ids)
         self.turns.begun.add(body["request_id"])
         prompt, written = token_ids[:end], token_ids[end:]
         if "max_tokens" in fields:

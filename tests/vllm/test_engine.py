@@ -346,6 +346,31 @@ async def test_any_json_object_can_be_requested(engine: VllmEngine) -> None:
     assert result.text.startswith("{")
 
 
+# --- going on after what was written --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 20, 31])
+async def test_a_greedy_run_goes_on_as_if_it_had_never_stopped(
+    engine: VllmEngine, count: int
+) -> None:
+    sampling = greedy(max_tokens=32, step_tokens=1)
+    whole = await steps_of(engine, request(sampling))
+    tokens = [token for step in whole for token in step.token_ids]
+    rest = await steps_of(engine, request(sampling, written=tokens[:count]))
+    assert [token for step in rest for token in step.token_ids] == tokens[count:]
+    assert rest[-1].finish == "length"
+
+
+async def test_a_constrained_run_goes_on_within_its_constraint(engine: VllmEngine) -> None:
+    constraint = Constraint(kind="json_schema", value=SCHEMA)
+    sampling = Sampling(temperature=GREEDY, max_tokens=400, constraint=constraint)
+    whole = await run(engine, sampling)
+    for count in range(1, len(whole.token_ids), 3):
+        rest = await run(engine, sampling, written=whole.token_ids[:count])
+        assert [*whole.token_ids[:count], *rest.token_ids] == whole.token_ids
+        assert rest.finish == "stop"
+
+
 # --- refusals, all before the first step ----------------------------------------------------------
 
 JSON_FORMAT = TextConfig(format={"type": "json_schema", "name": "n", "schema": {}})
