@@ -542,7 +542,8 @@ class MemoryStore(Store):
             self._delete_response(*oldest)
 
     def _delete_response(self, tenant: str, response_id: str) -> None:
-        record = self._records.remove((tenant, response_id))
+        record: ResponseRecord | None = self._records.remove((tenant, response_id))
+        assert record is not None
         self._unfinished.pop((tenant, response_id), None)
         self._free_key(tenant, response_id)
         self._delete_log(record)
