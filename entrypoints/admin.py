@@ -13,8 +13,10 @@ from litestar.di import Provide
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.metrics import Expose, metrics_page
+from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.listener import bind
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.transport import admin_transport
 
 CLOSE_S = 1
 
@@ -30,6 +32,7 @@ async def serving_admin(
     if settings.admin_port is None:
         yield None
         return
+    transport = admin_transport(settings)
     listener = bind(settings.admin_host, settings.admin_port, "--admin-")
     app = Litestar(
         route_handlers=[Health, metrics_page],
@@ -42,6 +45,7 @@ async def serving_admin(
     )
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol.sharing(transport),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -51,11 +55,14 @@ async def serving_admin(
     server = _Server(config)
     with listener:
         serving = asyncio.create_task(server.serve([listener]))
+        stalled = asyncio.create_task(transport.connections.abort_stalled_forever())
         try:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
             await serving
+            stalled.cancel()
+            await asyncio.wait([stalled])
 
 
 class _Server(uvicorn.Server):

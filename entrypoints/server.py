@@ -32,6 +32,7 @@ from antiphon.entrypoints.http.cors import Cors
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.metrics import meter_requests
 from antiphon.entrypoints.http.protocol import BoundedProtocol
+from antiphon.entrypoints.http.refusals import RefuseEarly
 from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
@@ -84,6 +85,7 @@ class _Server(uvicorn.Server):
         runs: ActiveRuns,
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
+        max_arrivals: int,
     ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
@@ -91,6 +93,7 @@ class _Server(uvicorn.Server):
         self._runs = runs
         self._drain = drain
         self._drain_delay_s = drain_delay_s
+        self._max_arrivals = max_arrivals
         self._draining: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -99,7 +102,12 @@ class _Server(uvicorn.Server):
         else:
             await super().startup([])
             acceptors = [
-                Acceptor(listener, self._make_protocol, backlog=self.config.backlog)
+                Acceptor(
+                    listener,
+                    self._make_protocol,
+                    backlog=self.config.backlog,
+                    max_waiting=self._max_arrivals,
+                )
                 for listener in sockets or []
             ]
             self.servers = acceptors  # type: ignore[assignment]  # it closes them like others
@@ -187,6 +195,7 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             runs=container.runs(),
             drain=partial(_drain, container),
             drain_delay_s=settings.drain_delay_s,
+            max_arrivals=container.transport().connections.limits.max_arrivals,
         )
         stalled = container.transport().connections.abort_stalled_forever()
         await stack.enter_async_context(_in_background(stalled))
@@ -236,9 +245,9 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         error_stacks=settings.error_stacks,
         expose=container.expose_metrics() if settings.admin_port is None else None,
     )
-    served: ASGIApp = Authentication(
-        app, container.identities(), dialect=DIALECTS[settings.dialect]
-    )
+    dialect = DIALECTS[settings.dialect]
+    served: ASGIApp = RefuseEarly(app, container.admission(), dialect=dialect)
+    served = Authentication(served, container.identities(), dialect=dialect)
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)
     if not settings.metrics:

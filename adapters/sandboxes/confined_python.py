@@ -2,9 +2,10 @@
 
 A file can be made to break the library that reads it. So the library runs in a process that can do
 nothing else: it has an empty environment, no inherited descriptors, limits of time, memory and
-files, and, where bubblewrap works, no network, no files but Python's own, and no other user's
-rights. Where it does not work, the process still has the rest, and Landlock, where the kernel has
-it, takes away all other files, TCP, and the sight of the server's own environment and memory.
+files, a lower priority than the server, and, where bubblewrap works, no network, no files but
+Python's own, and no other user's rights. Where it does not work, the process still has the rest,
+and Landlock, where the kernel has it, takes away all other files, TCP, and the sight of the
+server's own environment and memory.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ MAX_DESCRIPTORS = 64
 
 _PRELUDE = """
 import json, os, sys
+if hasattr(os, "nice"):  # not on Windows
+    os.nice(10)
 options = json.loads(sys.argv[1])
 sys.path += options["packages"]
 for name in options["modules"]:

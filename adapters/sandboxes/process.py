@@ -266,10 +266,11 @@ class Process:
         if self.commands is None:
             return WATCH_S  # there is one process, which an rlimit limits
         # An rlimit applies to one process; the server adds up the memory of all processes. This
-        # runs in a thread because the kernel may have many pages to count.
+        # runs in a thread because the kernel may have many pages to count. It counts them only if
+        # the cheap sum is above the limit: meanwhile the processes take more.
         limit_bytes = self._limits.memory_bytes
         memory_bytes = await asyncio.get_running_loop().run_in_executor(
-            _MEMORY_COUNTERS, total_memory, self._pid, limit_bytes // 2
+            _MEMORY_COUNTERS, total_memory, self._pid, limit_bytes
         )
         if memory_bytes > limit_bytes:
             limit_mb = limit_bytes // 1024**2

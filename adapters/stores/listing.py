@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import count
+from types import MappingProxyType
 from typing import TypeVar
 
 from antiphon.application.ports import StorePageQuery
 from antiphon.domain.errors import NotFound
 
 V = TypeVar("V")
+Key = tuple[str, str]
 
 MAX_LISTED_BYTES = 64 * 1024
 """Of a response's body. Longer ones are read one by one: a page of them would fill the memory."""
@@ -17,21 +21,55 @@ AFTER_NOTHING = {True: 2**63 - 1, False: 0}
 """The number that a list begins after, by whether it is descending."""
 
 
-def page_of(records: dict[tuple[str, str], V], tenant: str, query: StorePageQuery) -> list[V]:
-    """Return a page of a tenant's records, which are in the order of their creation.
+class Listed(dict[Key, V]):
+    """Records by tenant and id, in the order of their creation.
 
-    Raises: NotFound if the record that the page begins after is not there.
+    A page costs what it has, however many records there are before it, or of other tenants.
 
-    >>> records = {("t", "a"): 1, ("u", "b"): 2, ("t", "c"): 3}
-    >>> page_of(records, "t", StorePageQuery(after="a", limit=5))
+    >>> records = Listed[int]({("t", "a"): 1, ("u", "b"): 2, ("t", "c"): 3})
+    >>> records.page("t", StorePageQuery(after="a", limit=5))
     [3]
     """
-    if query.after is not None and (tenant, query.after) not in records:
-        raise NotFound(f"There is no {query.after[:100]!r}.")
-    keys = reversed(records) if query.is_descending else iter(records)
-    if query.after is not None:
-        for key in keys:
-            if key == (tenant, query.after):
-                break
-    own = (records[key] for key in keys if key[0] == tenant)
-    return list(islice(own, query.limit))
+
+    def __init__(self, records: Mapping[Key, V] = MappingProxyType({})) -> None:
+        super().__init__()
+        self._numbers: dict[Key, int] = {}
+        self._own: dict[str, list[tuple[int, str]]] = {}
+        self._next = count()
+        for key, record in records.items():
+            self[key] = record
+
+    def __setitem__(self, key: Key, record: V) -> None:
+        if key not in self:
+            tenant, name = key
+            self._numbers[key] = next(self._next)
+            self._own.setdefault(tenant, []).append((self._numbers[key], name))
+        super().__setitem__(key, record)
+
+    def remove(self, key: Key) -> V:
+        """Remove a record that is there, and return it."""
+        tenant, name = key
+        own = self._own[tenant]
+        del own[bisect_left(own, (self._numbers.pop(key), name))]
+        if not own:
+            del self._own[tenant]
+        return super().pop(key)
+
+    def page(self, tenant: str, query: StorePageQuery) -> list[V]:
+        """Return a page of a tenant's records.
+
+        Raises: NotFound if the record that the page begins after is not there.
+        """
+        own = self._own.get(tenant, [])
+        if query.after is None:
+            start = len(own) if query.is_descending else 0
+        else:
+            number = self._numbers.get((tenant, query.after))
+            if number is None:
+                raise NotFound(f"There is no {query.after[:100]!r}.")
+            start = bisect_left(own, (number, query.after)) + (not query.is_descending)
+        if query.is_descending:
+            wanted = own[max(0, start - query.limit) : start][::-1]
+        else:
+            wanted = own[start : start + query.limit]
+        return [self[tenant, name] for _, name in wanted]

@@ -12,7 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from antiphon.adapters.stores.listing import page_of
+from antiphon.adapters.stores.listing import Listed
 from antiphon.adapters.stores.memory_records import (
     Claim,
     ConversationRecord,
@@ -69,9 +69,9 @@ class MemoryStore(Store):
         self._keep = keep
         self._clock = clock
         self._steady = steady
-        self._records: dict[Key, ResponseRecord] = {}
+        self._records: Listed[ResponseRecord] = Listed()
         self._unfinished: dict[Key, ResponseRecord] = {}
-        self._conversations: dict[Key, ConversationRecord] = {}
+        self._conversations: Listed[ConversationRecord] = Listed()
         # An item of both a response and a conversation is listed twice.
         self._items: dict[Key, list[StoredItem]] = {}
         self._response_counts: Counter[str] = Counter()
@@ -147,7 +147,7 @@ class MemoryStore(Store):
         return self._find_response(tenant, response_id).response()
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
-        return [summary_from(record.body) for record in page_of(self._records, tenant, query)]
+        return [summary_from(record.body) for record in self._records.page(tenant, query)]
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         record = self._find_response(tenant, response_id)
@@ -203,7 +203,7 @@ class MemoryStore(Store):
         self._evict_old_conversations()
 
     async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
-        return [record.conversation for record in page_of(self._conversations, tenant, query)]
+        return [record.conversation for record in self._conversations.page(tenant, query)]
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         return self._find_conversation(tenant, conversation_id).conversation
@@ -522,7 +522,7 @@ class MemoryStore(Store):
             self._delete_conversation(*oldest)
 
     def _delete_conversation(self, tenant: str, conversation_id: str) -> None:
-        record = self._conversations.pop((tenant, conversation_id))
+        record = self._conversations.remove((tenant, conversation_id))
         self._unindex_items(tenant, record.items.values())
         record.items.clear()
 
@@ -540,7 +540,7 @@ class MemoryStore(Store):
             self._delete_response(*oldest)
 
     def _delete_response(self, tenant: str, response_id: str) -> None:
-        record: ResponseRecord | None = self._records.pop((tenant, response_id))
+        record: ResponseRecord | None = self._records.remove((tenant, response_id))
         assert record is not None
         self._unfinished.pop((tenant, response_id), None)
         self._free_key(tenant, response_id)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address
 from typing import Any
 
-from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 from websockets.frames import CloseCode
@@ -21,18 +20,15 @@ from websockets.frames import CloseCode
 from antiphon.domain import errors as er
 from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.domain.rights import check_scopes
-from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
-from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
+from antiphon.entrypoints.http.credentials import HEALTH
+from antiphon.entrypoints.http.dialects import OPENAI, Dialect
 from antiphon.entrypoints.http.identity import Identity, identify
 from antiphon.entrypoints.http.parameters import MAX_PATH_CHARS
-from antiphon.entrypoints.http.requests import header_values, note_error, response_headers
+from antiphon.entrypoints.http.refusals import refuse_request
+from antiphon.entrypoints.http.requests import header_values
 
 logger = logging.getLogger("antiphon.auth")
-
-HEALTH = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})
-"""For orchestrators, which have no keys. They reveal nothing about the models."""
 
 PAGES = frozenset({"/", "/schema", "/schema/", "/schema/openapi.json", "/schema/openapi.yaml"})
 """Documentation for people. The pages are the same on every server of a version, except for the
@@ -135,18 +131,7 @@ class Authentication:
     async def _refuse(self, scope: Scope, send: Send, exc: Exception) -> None:
         if not isinstance(exc, er.RequestError | er.IssuerUnavailable):  # its fetches are logged
             logger.error("an API key could not be checked", exc_info=exc)
-        scope.setdefault("state", {})
-        connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
-        dialect = dialect_or_default(self._dialect, connection)
-        status, message, param, code = error_fields(exc)
-        body = error_json(status, message, param, code, dialect)
-        note_error(connection, code or dialect.error_type(status))
-        headers = response_headers(connection)
-        if status == 401:
-            headers["www-authenticate"] = _challenge(exc)
-        if status == 503:
-            headers["retry-after"] = str(RETRY_AFTER_S)
-        await send_json(send, body, headers, status=status, to=scope["type"])
+        await refuse_request(scope, send, exc, self._dialect)
 
 
 def _is_host(value: bytes) -> bool:
@@ -163,12 +148,3 @@ def _is_ipv6(text: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _challenge(exc: Exception) -> str:
-    """Return what a 401 tells clients of OAuth (RFC 6750, section 3)."""
-    if not isinstance(exc, er.InvalidToken):
-        return "Bearer"
-    # The messages may quote names of settings, with any characters.
-    description = re.sub(r'[^ -~]|["\\]', "?", exc.message)
-    return f'Bearer error="invalid_token", error_description="{description}"'

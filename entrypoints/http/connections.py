@@ -33,9 +33,13 @@ Address = str
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """The limits of all connections. `write_stall_s` is how long a client may read nothing."""
+    """The limits of all connections. `write_stall_s` is how long a client may read nothing.
+
+    `max_arrivals` is how many may be accepted and not served yet.
+    """
 
     max_connections: int = 10_000
+    max_arrivals: int = 2048
     max_per_address: int | None = None
     write_stall_s: float = 60.0
 

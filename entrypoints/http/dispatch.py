@@ -1,4 +1,4 @@
-"""Requests start in the order of their arrival, a few in each iteration of the event loop.
+"""Requests start a few in each iteration of the event loop, and credentials take turns.
 
 Thousands may arrive in the same iteration. If all of them started in it, everything else would
 wait: health checks, streams, and requests of other tenants.
@@ -7,11 +7,12 @@ wait: health checks, streams, and requests of other tenants.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
+from antiphon.application.support.round_robin import RoundRobin
+
 PORTION = 8
-"""Requests that may start in one iteration. Refusing one takes 0.2 ms, so this takes 2 ms."""
+"""Requests that may start in one iteration. Refusing one takes 0.1 ms, so this takes 1 ms."""
 
 
 class Dispatcher:
@@ -21,7 +22,7 @@ class Dispatcher:
         self._portion = portion
         self._started = 0
         """In this iteration."""
-        self._queued: deque[Callable[[], None]] = deque()
+        self._queued: RoundRobin[bytes, Callable[[], None]] = RoundRobin()
 
     def may_start(self) -> bool:
         """Return whether the next request starts now. If not, it must be added to the queue."""
@@ -32,13 +33,13 @@ class Dispatcher:
         self._started += 1
         return True
 
-    def add(self, start: Callable[[], None]) -> None:
+    def add(self, credential: bytes, start: Callable[[], None]) -> None:
         """Start a request when its turn comes. `may_start` has returned False for it."""
-        self._queued.append(start)
+        self._queued.add(credential, start)
 
     def _start_portion(self) -> None:
         self._started = min(self._portion, len(self._queued))
         if self._started:
             asyncio.get_running_loop().call_soon(self._start_portion)
         for _ in range(self._started):
-            self._queued.popleft()()
+            self._queued.pop()()

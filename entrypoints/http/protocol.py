@@ -16,8 +16,8 @@ import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from antiphon.entrypoints.http.auth import HEALTH
 from antiphon.entrypoints.http.connections import Connections
+from antiphon.entrypoints.http.credentials import HEALTH, credential_of
 from antiphon.entrypoints.http.dispatch import Dispatcher
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_json
 from antiphon.entrypoints.http.frame_queue import FrameQueue
@@ -133,7 +133,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle.scope["path"] in HEALTH or self.shared.dispatcher.may_start():
             super()._start_asgi_task(cycle, app)
         else:
-            self.shared.dispatcher.add(partial(self._start_queued, cycle, app))
+            credential = credential_of(cycle.scope["headers"])
+            self.shared.dispatcher.add(credential, partial(self._start_queued, cycle, app))
 
     def _start_queued(self, cycle: Any, app: Any) -> None:
         if not cycle.disconnected:

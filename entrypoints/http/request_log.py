@@ -15,8 +15,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from msgspec import Struct
 
 from antiphon.application.telemetry.log_context import log_as
-from antiphon.entrypoints.http.auth import HEALTH
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
+from antiphon.entrypoints.http.credentials import HEALTH
 from antiphon.entrypoints.http.requests import request_id
 from antiphon.entrypoints.log_format import FIELDS
 

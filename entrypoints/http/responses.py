@@ -148,7 +148,6 @@ class Responses(Controller):
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns the whole response, or streams its events if `stream` is true."""
         dialect = dialect_of(request, services.options.dialect)
-        services.admission.check_room(tenant_of(request))
         body, decoded = await self._read(request, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), redact_body(body))
@@ -219,7 +218,6 @@ class Responses(Controller):
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns items that a client sends instead of the conversation to continue it."""
         encoder = ClientEncoder(dialect_of(request, services.options.dialect))
-        services.admission.check_room(tenant_of(request))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
             decoded.request,

@@ -32,6 +32,10 @@ MAX_OPEN_FILES = 65_536
 MIN_RESERVED_FILES = 128
 RESERVED_SHARE = 4
 """One file in this many, and no fewer than the above, are for the store, tools, and sandboxes."""
+MAX_ADMIN_CONNECTIONS = 64
+MAX_ARRIVALS = 4096
+ARRIVALS_SHARE = 16
+"""One file in this many, of those that are reserved, may be of a connection that is not served."""
 
 
 def max_body_bytes(settings: Settings, models: Models) -> int:
@@ -51,9 +55,22 @@ def _may_read_images(model: Model) -> bool:
 def transport(settings: Settings, incoming: IncomingBytes) -> Transport:
     limits = ConnectionLimits(
         max_connections=_max_connections(settings.max_connections),
+        max_arrivals=min(MAX_ARRIVALS, _open_files_limit() // ARRIVALS_SHARE),
         max_per_address=settings.max_connections_per_address,
         write_stall_s=settings.write_stall_s,
     )
+    return _transport(settings, limits, incoming)
+
+
+def admin_transport(settings: Settings) -> Transport:
+    """Return that of the second port, whose few clients the API's cannot push out."""
+    limits = ConnectionLimits(
+        max_connections=MAX_ADMIN_CONNECTIONS, write_stall_s=settings.write_stall_s
+    )
+    return _transport(settings, limits, IncomingBytes())
+
+
+def _transport(settings: Settings, limits: ConnectionLimits, incoming: IncomingBytes) -> Transport:
     return Transport(
         arrival_s=settings.arrival_s,
         connections=Connections(limits),

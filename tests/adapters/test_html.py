@@ -233,4 +233,6 @@ async def test_html_cannot_cause_a_request_or_read_the_environment(
             [process] = processes()
             assert "k3y" not in proc_file(process, "environ")
             assert re.search(rf"Max address space +{MEMORY_BYTES} ", proc_file(process, "limits"))
+            priority = min(19, os.nice(0) + 10)  # lower than the server's
+            assert os.getpriority(os.PRIO_PROCESS, process) == priority
         assert sink.connections == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,11 +18,14 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from tests import fake_mcp_server
+from tests.security.raw_clients import connect, read_until_closed
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 from antiphon.application.telemetry.instruments import INSTRUMENTS
 from antiphon.domain.limits import KeyPolicy, Scope
+from antiphon.entrypoints.http.protocol import MAX_HEAD_BYTES
+from antiphon.entrypoints.wiring.transport import MAX_ADMIN_CONNECTIONS
 
 from .conftest import create, script, wait_until
 from .test_auth import bearer, new_key
@@ -272,6 +276,18 @@ def test_the_admin_port_needs_no_key(serve: Any, tmp_path: Path) -> None:
         assert httpx.get(f"{admin}/readyz").json()["status"] == "ready"
         assert httpx.get(f"{admin}/v1/models").status_code == 404
         assert httpx.get(f"{server.url}/metrics", headers=bearer(reader)).status_code == 404
+
+
+def test_the_admin_port_has_the_bounds_of_the_api(serve: Any) -> None:
+    port = _free_port()
+    with serve(metrics=True, admin_port=port), ExitStack() as stack:
+        admin = SimpleNamespace(url=f"http://127.0.0.1:{port}")
+        for _ in range(2 * MAX_ADMIN_CONNECTIONS):
+            stack.enter_context(connect(admin)).sendall(b"GET /livez HTTP/1.1\r\n")
+        assert httpx.get(f"{admin.url}/livez").status_code == 200  # those that wait make room
+        with connect(admin) as client:
+            client.sendall(b"GET /livez HTTP/1.1\r\nx: " + b"x" * 2 * MAX_HEAD_BYTES)
+            assert read_until_closed(client).startswith(b"HTTP/1.1 431 ")
 
 
 def test_without_the_setting_there_are_no_metrics(server: Any) -> None:

@@ -13,6 +13,8 @@ import time
 
 PAUSE_S = 0.002
 LONGEST_S = 120.0
+END = b'"live"}'
+"""Of the body of each answer."""
 
 
 class Prober:
@@ -36,7 +38,7 @@ class Prober:
             while answer:
                 sent_at = time.monotonic()
                 connection.sendall(b"GET /livez HTTP/1.1\r\nhost: probe\r\n\r\n")
-                answer = connection.recv(65536)
+                answer = _read_answer(connection)
                 self._record(time.monotonic() - sent_at)
                 time.sleep(PAUSE_S)
 
@@ -49,6 +51,17 @@ class Prober:
         with self._lock:
             longest, self._longest = self._longest, 0.0
         return longest
+
+
+def _read_answer(connection: socket.socket) -> bytes:
+    """Return a whole answer: what is left of it would be taken for the next one."""
+    answer = b""
+    while not answer.endswith(END):
+        part = connection.recv(65536)
+        if not part:
+            return b""
+        answer += part
+    return answer
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ async def test_the_content_goes_in_and_the_text_comes_out(python: ConfinedPython
     assert await output_of(python, program, b"abc") == "cba"
 
 
+async def test_it_has_a_lower_priority_than_the_server(python: ConfinedPython) -> None:
+    assert int(await output_of(python, "print(os.nice(0))")) == min(19, os.nice(0) + 10)
+
+
 async def test_it_has_neither_the_environment_nor_the_descriptors_of_the_server(
     python: ConfinedPython, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
