@@ -9,12 +9,16 @@ import binascii
 import hmac
 import os
 import secrets
+from functools import lru_cache
 from pathlib import Path
 from tempfile import mkstemp
 
 import msgspec
 
 from antiphon.domain.errors import SettingsError
+
+CACHED_SALTS = 1024
+"""Of as many tenants: each request needs the salt of its tenant."""
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -35,6 +39,7 @@ class Sealer:
         self._key_file = key_file
         self._key: bytes | None = None
         self._salt_key: bytes | None = None
+        self._salt_of_tenant = lru_cache(CACHED_SALTS)(self._make_salt)
 
     def start(self) -> None:
         """Read the key, or create it. Raises: SettingsError."""
@@ -75,6 +80,10 @@ class Sealer:
         Servers with the same key return the same salt; without the key nobody can compute it.
         Raises: SettingsError.
         """
+        # Only the salts without a text are cached: a client could fill a cache of texts.
+        return self._salt_of_tenant(tenant) if text is None else self._make_salt(tenant, text)
+
+    def _make_salt(self, tenant: str, text: str | None = None) -> str:
         if self._salt_key is None:
             self._salt_key = hmac.digest(self._load(), SALTS, "sha256")
         salt = hmac.digest(self._salt_key, msgspec.json.encode((tenant, text)), "sha256")

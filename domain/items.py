@@ -327,6 +327,8 @@ ANSWERED_BY: Mapping[type[Item], type[Item]] = {
 """The item that answers each call of a tool that the client runs. A tool search that the server
 runs has no call_id."""
 
+_OUTPUT_TYPES = frozenset(ANSWERED_BY.values())
+
 CONTAINER_REFERENCE = "container_reference"
 """The environment type of a shell call that ran in one of the server's containers."""
 
@@ -367,11 +369,11 @@ ID_PREFIXES: Mapping[type[Item], str] = {
 
 def answered_call_id(item: Item) -> str | None:
     """Return the call_id that `item` answers, None if it is not the output of a call."""
+    if type(item) not in _OUTPUT_TYPES:
+        return None
     if isinstance(item, LocalShellCallOutput):
         return item.id or None
-    if isinstance(item, tuple(ANSWERED_BY.values())):
-        return getattr(item, "call_id", None) or None
-    return None
+    return getattr(item, "call_id", None) or None
 
 
 def call_id_of(item: Item) -> str | None:

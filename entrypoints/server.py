@@ -161,11 +161,7 @@ class _Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve until a signal stops the process. Raises: SettingsError; ModelsFailed."""
-    log_handler = logging.StreamHandler()
-    log_handler.setFormatter(FORMATTERS[settings.log_format]())
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
-    if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    _configure_logging(settings)
     raise_open_files_limit()
     with (
         configure_vllm_logs(settings.log_level, settings.log_format),
@@ -173,6 +169,18 @@ def run(settings: Settings) -> None:
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):
         runner.run(_serve(settings))
+
+
+def _configure_logging(settings: Settings) -> None:
+    log_handler = logging.StreamHandler()
+    log_handler.setFormatter(FORMATTERS[settings.log_format]())
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
+    if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Finding out what no format of ours shows costs a third of a line: who logs, in which thread
+    # and process (https://docs.python.org/3/howto/logging.html#optimization).
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
 
 
 @asynccontextmanager

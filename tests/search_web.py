@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 from tests.loopback_server import LoopbackServer
 
-from antiphon.adapters.fetching import HttpFetcher, UrlPolicy
+from antiphon.adapters.fetching import HttpFetcher
 from antiphon.adapters.pdf import PdfReader
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_service_web import SearchServiceWeb
 from antiphon.adapters.web.search_services import SearchService

@@ -227,6 +227,9 @@ class MemoryEventLog(EventLog):
         self._clock = clock
         self._logs: dict[str, _Log] = {}
         self._finished: dict[str, float] = {}
+        self._unsized: dict[str, _Log] = {}
+        """Those of them whose size is not counted yet: most logs of unstored responses never are,
+        because they are dropped at once."""
         self._finished_events = 0
         self._finished_bytes = 0
         self._rounds = _Rounds()
@@ -272,13 +275,19 @@ class MemoryEventLog(EventLog):
     def _finish(self, response_id: str, log: _Log) -> None:
         log.is_over = True
         if response_id in self._logs:
+            self._finished[response_id] = self._clock()
+            self._unsized[response_id] = log
+
+    def _count_sizes(self) -> None:
+        for log in self._unsized.values():
             # The last event has the whole response, whose texts the other events share.
             log.bytes = len(_encode(log.events[-1])) + EVENT_BYTES * len(log.events)
-            self._finished[response_id] = self._clock()
             self._finished_events += len(log.events)
             self._finished_bytes += log.bytes
+        self._unsized.clear()
 
     def _evict(self) -> None:
+        self._count_sizes()
         keep_since = self._clock() - self._keep_s
         while self._finished:
             response_id, finished_at = next(iter(self._finished.items()))
@@ -292,6 +301,8 @@ class MemoryEventLog(EventLog):
 
     def _remove(self, response_id: str) -> None:
         log = self._logs.pop(response_id)
-        if self._finished.pop(response_id, None) is not None:
+        is_finished = self._finished.pop(response_id, None) is not None
+        is_counted = self._unsized.pop(response_id, None) is None
+        if is_finished and is_counted:
             self._finished_events -= len(log.events)
             self._finished_bytes -= log.bytes

@@ -11,16 +11,18 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from antiphon.adapters.fetching import GuardedPools
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.application.telemetry.trace_context import TRACE_HEADERS
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
 from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_headers, check_url
 from antiphon.domain.tools import McpTool
+
+if TYPE_CHECKING:
+    from antiphon.adapters.fetching import GuardedPools
 
 MAX_CONNECTS = 3
 """How often a response connects to a server that keeps getting lost."""

@@ -24,7 +24,7 @@ import msgspec
 from lxml import etree  # the `web` extra, as trafilatura
 from trafilatura import extract, load_html
 
-from antiphon.adapters.fetching import DEFAULT_PORTS
+from antiphon.adapters.url_policy import DEFAULT_PORTS
 from antiphon.adapters.web.page_reader import LENGTH_PREFIX, HtmlRequest
 from antiphon.adapters.web.text import PageLinks, clean, one_line, truncate
 from antiphon.application.ports import WebPage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from antiphon.adapters.fetching import read_url
+from antiphon.adapters.url_policy import read_url
 from antiphon.application.ports import DomainFilter, WebResult
 from antiphon.domain.errors import FetchRefused
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 from antiphon.application.ports import ResponseStore
@@ -25,18 +25,21 @@ class ClaimConversation:
         self._owner = owner
         self._compensation = Compensation()
 
-    @asynccontextmanager
-    async def __call__(
+    def __call__(
         self, request: CreateResponse, *, tenant: str, response_id: str
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Claim the conversation, if the request has one; an exception in the block releases it.
 
         After the block the run keeps the claim until its end. Raises: NotFound, ConversationLocked.
         """
-        conversation_id = request.conversation_id
-        if conversation_id is None:
-            yield
-            return
+        if request.conversation_id is None:
+            return nullcontext()
+        return self._claiming(request.conversation_id, tenant, response_id)
+
+    @asynccontextmanager
+    async def _claiming(
+        self, conversation_id: str, tenant: str, response_id: str
+    ) -> AsyncIterator[None]:
         try:
             await self._claim(tenant, conversation_id, response_id)
             yield

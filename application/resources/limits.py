@@ -17,7 +17,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -97,8 +97,9 @@ class EnforceLimits:
         # A newer server may have stored a kind of limit that this one does not know.
         return {name: limit for name, limit in limits.items() if name in KINDS}
 
-    @asynccontextmanager
-    async def reserve(self, caller: Caller, response_id: str = "") -> AsyncIterator[Reservation]:
+    def reserve(
+        self, caller: Caller, response_id: str = ""
+    ) -> AbstractAsyncContextManager[Reservation]:
         """Count a request, and take the slot of its run if it has a `response_id`.
 
         An exception in the block gives back everything but the request. Raises: LimitExceeded;
@@ -106,8 +107,13 @@ class EnforceLimits:
         """
         limits = self.limits_of(caller)
         if not limits:
-            yield Reservation()
-            return
+            return nullcontext(Reservation())
+        return self._reserving(caller, response_id, limits)
+
+    @asynccontextmanager
+    async def _reserving(
+        self, caller: Caller, response_id: str, limits: Limits
+    ) -> AsyncIterator[Reservation]:
         reservation = await self._start(caller, response_id, limits)
         try:
             yield reservation

@@ -5,8 +5,7 @@ An error that a status code can report is raised here, before anything is sent t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 
 from msgspec import Struct
 
@@ -103,7 +102,10 @@ class CreateResponseService:
             )
             async with admission as ticket:
                 self._runs.check_open()
-                async with self._claim(request, caller.tenant, response_id):
+                await self._check_quota(request, caller.tenant)
+                async with self._claim_conversation(
+                    request, tenant=caller.tenant, response_id=response_id
+                ):
                     prepared = await self._prepare(
                         request,
                         response_id,
@@ -122,18 +124,10 @@ class CreateResponseService:
                     ticket.hand_over(accepted.task)
                 return accepted
 
-    @asynccontextmanager
-    async def _claim(
-        self, request: CreateResponse, tenant: str, response_id: str
-    ) -> AsyncIterator[None]:
-        """Check the tenant's quota, and claim the request's conversation.
-
-        An exception in the block releases the conversation.
-        """
+    async def _check_quota(self, request: CreateResponse, tenant: str) -> None:
+        """Check whether the tenant may store what the response will. Raises: QuotaExceeded."""
         if request.store is not False or request.conversation_id is not None:
             size = size_of(request)
             await self._bounds.check_quota(
                 tenant, responses=int(request.store is not False), size=size
             )
-        async with self._claim_conversation(request, tenant=tenant, response_id=response_id):
-            yield

@@ -6,8 +6,8 @@ import asyncio
 import socket
 from collections.abc import Iterator, Sequence
 
-from antiphon.adapters.fetching import DEFAULT_PORTS, read_url
 from antiphon.adapters.tool_servers.configured import ConfiguredServers
+from antiphon.adapters.url_policy import DEFAULT_PORTS, read_url
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool

@@ -6,6 +6,8 @@ from typing import Any
 
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
 
 from antiphon import __version__
 from antiphon.application.model.models import Models
@@ -31,6 +33,18 @@ from antiphon.entrypoints.http.websocket import handle_websocket
 CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint, console_state)
 
 
+class App(Litestar):
+    """Litestar with its plugin for msgspec alone.
+
+    Its plugins for pydantic and attrs would cost each server 6 MB and a tenth of a second, if these
+    libraries are installed; no handler here takes or returns their types.
+    """
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
+
+
 def create_app(
     services: Services,
     conversations: ConversationServices,
@@ -49,7 +63,7 @@ def create_app(
     expose: Expose | None = None,
 ) -> Litestar:
     """Return the app. Its services must already be started; without `console`, there is none."""
-    return Litestar(
+    return App(
         route_handlers=[
             Responses,
             handle_websocket,

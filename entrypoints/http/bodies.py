@@ -5,8 +5,6 @@ A body that passes costs a bounded amount to decode, store, and send back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any
 
@@ -19,7 +17,7 @@ from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaT
 from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.incoming_bytes import HeldBytes, IncomingBytes
-from antiphon.entrypoints.http.requests import HttpRequest, header, tenant_of
+from antiphon.entrypoints.http.requests import HttpRequest, header
 
 SLICE_BYTES = 128 * 1024
 """How much is handled in one call, which holds the interpreter's lock: some 2 ms."""
@@ -42,9 +40,8 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
     incoming: IncomingBytes = msgspec.field(default_factory=IncomingBytes)
 
 
-@asynccontextmanager
-async def receive_body(request: HttpRequest, limits: BodyLimits) -> AsyncIterator[bytes]:
-    """Yield the body of a JSON request. Its bytes count as incoming until the block ends.
+async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes) -> bytes:
+    """Return the body of a JSON request, whose bytes are `held` until they are decoded.
 
     Raises: RequestError, UnsupportedMediaType, BodyTooLarge, QueueFull, TooManyRequests.
     """
@@ -53,10 +50,9 @@ async def receive_body(request: HttpRequest, limits: BodyLimits) -> AsyncIterato
         raise UnsupportedMediaType(
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
-    with limits.incoming.hold(tenant_of(request)) as held:
-        body = await _receive_body(request, limits.max_bytes, held)
-        await run_in_thread(len(body), check_complexity, body, limits)
-        yield body
+    body = await _receive_body(request, limits.max_bytes, held)
+    await run_in_thread(len(body), check_complexity, body, limits)
+    return body
 
 
 def decode_body(

@@ -226,7 +226,8 @@ async def _read_file(request: HttpRequest, options: HttpOptions) -> tuple[str | 
 async def _read_json(
     request: HttpRequest, kind: type[B], options: HttpOptions
 ) -> DecodedRequest[B]:
-    async with receive_body(request, options.limits) as body:
+    with options.limits.incoming.hold(tenant_of(request)) as held:
+        body = await receive_body(request, options.limits, held)
         decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)

@@ -6,9 +6,6 @@ unfinished.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from antiphon.domain.errors import QueueFull, TooManyRequests
 
 FREE_BYTES = 64 * 1024
@@ -32,14 +29,9 @@ class IncomingBytes:
     def total(self) -> int:
         return self._total
 
-    @contextmanager
-    def hold(self, tenant: str) -> Iterator[HeldBytes]:
-        """Count the bytes of one body until the block ends."""
-        held = HeldBytes(self, tenant)
-        try:
-            yield held
-        finally:
-            held.resize(0)
+    def hold(self, tenant: str) -> HeldBytes:
+        """Count the bytes of one body until the block that it opens ends."""
+        return HeldBytes(self, tenant)
 
     def add(self, tenant: str, size: int) -> None:
         """Raises: QueueFull, TooManyRequests, and then counts nothing."""
@@ -71,6 +63,12 @@ class HeldBytes:
         self._incoming = incoming
         self.tenant = tenant
         self._counted = 0
+
+    def __enter__(self) -> HeldBytes:
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.resize(0)
 
     def resize(self, size: int) -> None:
         """Say how many bytes there are now. Raises: QueueFull, TooManyRequests if too many."""

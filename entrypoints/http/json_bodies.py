@@ -10,7 +10,7 @@ from msgspec import Struct
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.entrypoints.http.bodies import receive_body, redact_body, reject_unknown_fields
-from antiphon.entrypoints.http.requests import HttpRequest, request_id
+from antiphon.entrypoints.http.requests import HttpRequest, request_id, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
 logger = logging.getLogger("antiphon.requests")
@@ -19,7 +19,8 @@ B = TypeVar("B", bound=Struct)
 
 async def read_json(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
     """Return the decoded JSON body. Raises: RequestError."""
-    async with receive_body(request, options.limits) as body:
+    with options.limits.incoming.hold(tenant_of(request)) as held:
+        body = await receive_body(request, options.limits, held)
         decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)

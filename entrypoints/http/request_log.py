@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 from msgspec import Struct
@@ -17,7 +16,7 @@ from msgspec import Struct
 from antiphon.application.telemetry.log_context import log_as
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
 from antiphon.entrypoints.http.credentials import HEALTH
-from antiphon.entrypoints.http.requests import request_id
+from antiphon.entrypoints.http.requests import request_id_in
 from antiphon.entrypoints.log_format import FIELDS
 
 logger = logging.getLogger("antiphon.access")
@@ -89,9 +88,8 @@ class RequestLog:
             has_left |= message["type"] == "http.disconnect" and answered_at is None
             return message
 
-        connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
         scope.setdefault("state", {})
-        log_as(request_id=request_id(connection))
+        log_as(request_id=request_id_in(scope))
         try:
             await self._app(scope, receive_noting_end, send_noting_status)
         finally:

@@ -54,9 +54,15 @@ def caller_of(request: Connection) -> Caller:
 
 def request_id(request: Connection) -> str:
     """Return the request's id: the client's own if it is valid, or a new one."""
-    state = request.scope["state"]
+    return request_id_in(request.scope)
+
+
+def request_id_in(scope: Scope) -> str:
+    """Return the id of the request with this scope."""
+    state = scope["state"]
     if "request_id" not in state:
-        client_id = header(request, REQUEST_ID_HEADER.encode())
+        client_ids = header_values(scope, REQUEST_ID_HEADER.encode())
+        client_id = client_ids[0].decode("latin-1") if client_ids else ""
         is_printable = client_id.isascii() and client_id.isprintable()
         is_valid = 0 < len(client_id) <= MAX_REQUEST_ID and is_printable
         state["request_id"] = client_id if is_valid else new_id("req")

@@ -381,8 +381,9 @@ class Responses(Controller):
         self, request: HttpRequest, services: Services
     ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
         """Return the body and the decoded request. Raises: RequestError."""
-        strict = services.options.strict_unknown_fields
-        async with receive_body(request, services.options.limits) as body:
+        limits, strict = services.options.limits, services.options.strict_unknown_fields
+        with limits.incoming.hold(tenant_of(request)) as held:
+            body = await receive_body(request, limits, held)
             return body, await run_in_thread(len(body), decode_body, body, strict=strict)
 
     def _stream(

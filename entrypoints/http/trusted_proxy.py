@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from litestar.types import Scope
 
-from antiphon.adapters.fetching import Address, Network
+from antiphon.adapters.url_policy import Address, Network
 from antiphon.entrypoints.http.requests import header_values
 from antiphon.entrypoints.settings import TrustedProxy
 

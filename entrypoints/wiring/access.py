@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from antiphon.adapters.extras import install_command
-from antiphon.adapters.fetching import HttpFetcher
 from antiphon.adapters.keys.file import KeysFile
 from antiphon.application.ports import Clock, Fetcher, KeyStore
 from antiphon.application.resources.keys import FindCaller
@@ -19,6 +18,7 @@ from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import SessionIdentity, Sessions
 from antiphon.entrypoints.http.identity import BearerIdentity, Identity, ProxyIdentity
 from antiphon.entrypoints.settings import Oidc, Settings
+from antiphon.entrypoints.wiring.fetching import http_fetcher
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def issuer_keys(settings: Settings, *, now: Clock = time.monotonic) -> IssuerKey
     # Kept, because reading all authorities of the web for TLS takes as long as a thousand requests.
     @lru_cache(maxsize=2)
     def fetcher_for(url: str) -> Fetcher:
-        return HttpFetcher(
+        return http_fetcher(
             operator_policy([url]),
             max_bytes=ISSUER_ANSWER_BYTES,
             timeout_s=ISSUER_TIMEOUT_S,

@@ -7,12 +7,13 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from antiphon.adapters.audit_file import AuditFile
 from antiphon.adapters.extras import install_command
-from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.ports import AuditLog, Json, Sandboxes, ToolServer, ToolServers, Web
 from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
@@ -29,6 +30,9 @@ from antiphon.entrypoints.settings.options import OWN_CLASSES, is_own_class
 from antiphon.entrypoints.wiring.fetching import url_policy
 from antiphon.entrypoints.wiring.own_ports import load_port
 from antiphon.entrypoints.wiring.webhooks import operator_policy
+
+if TYPE_CHECKING:
+    from antiphon.adapters.fetching import GuardedPools
 
 
 def tool_servers(settings: Settings) -> ToolServers | None:
@@ -66,7 +70,7 @@ def _request_servers(settings: Settings) -> ToolServers | None:
     if importlib.util.find_spec("mcp") is None:
         return None
     return McpServers(
-        GuardedPools(url_policy(settings)) if settings.fetch.urls else None,
+        _pools(url_policy(settings)) if settings.fetch.urls else None,
         timeout_s=settings.tools.timeout_s,
         max_bytes=settings.tools.max_bytes,
         needs_approval=settings.tools.approval == "always",
@@ -136,7 +140,7 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
             table.label,
             table.url,
             table.headers,
-            GuardedPools(_policy_of(table.label, table.url)),
+            _pools(_policy_of(table.label, table.url)),
             timeout_s=timeout_s,
             max_bytes=max_bytes,
         )
@@ -152,6 +156,13 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     )
     secrets = (*table.env.values(), *table.headers.values())
     return ConfiguredServer(terms=terms, server=server, secrets=secrets)
+
+
+def _pools(policy: UrlPolicy) -> GuardedPools:
+    # Imported here: a server that calls no URLs does without the HTTP client.
+    from antiphon.adapters.fetching import GuardedPools
+
+    return GuardedPools(policy)
 
 
 def _policy_of(label: str, url: str) -> UrlPolicy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from antiphon.adapters.fetching import HttpFetcher, UrlPolicy
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.adapters.web.corpus import CorpusWeb
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_service_web import SearchServiceWeb
@@ -15,10 +15,11 @@ from antiphon.adapters.web.search_services import (
     SearxngService,
     TavilyService,
 )
-from antiphon.application.ports import ReadPdf, Web
+from antiphon.application.ports import Fetcher, ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.own_classes import Section, check_port
 from antiphon.entrypoints.settings import Settings, WebSearch
+from antiphon.entrypoints.wiring.fetching import http_fetcher
 from antiphon.entrypoints.wiring.own_ports import load_own
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
@@ -85,7 +86,7 @@ def _search_service(
         service,
         reader,
         # No redirects: the key is only for this address.
-        service_fetcher=HttpFetcher(
+        service_fetcher=http_fetcher(
             service_policy,
             max_bytes=MAX_ANSWER_BYTES,
             timeout_s=options.timeout_s,
@@ -98,8 +99,8 @@ def _search_service(
     )
 
 
-def _page_fetcher(settings: Settings, policy: UrlPolicy) -> HttpFetcher:
-    return HttpFetcher(
+def _page_fetcher(settings: Settings, policy: UrlPolicy) -> Fetcher:
+    return http_fetcher(
         policy,
         max_bytes=settings.web.max_page_kb * 1024,
         timeout_s=settings.web.timeout_s,

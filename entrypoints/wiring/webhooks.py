@@ -12,15 +12,13 @@ import ipaddress
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import httpx
 import msgspec
 from msgspec import Struct
 
-from antiphon.adapters.fetching import (
+from antiphon.adapters.url_policy import (
     DEFAULT_PORTS,
-    HttpFetcher,
     Network,
     NoFetcher,
     UrlPolicy,
@@ -30,6 +28,10 @@ from antiphon.application.ports import Fetcher
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.fetching import http_fetcher
+
+if TYPE_CHECKING:
+    import httpx
 
 Event = Literal[
     "response.completed", "response.failed", "response.cancelled", "response.incomplete"
@@ -166,7 +168,7 @@ def webhook_fetcher(endpoints: Sequence[WebhookEndpoint]) -> Fetcher:
     """Return a fetcher that can reach only the operator's endpoints."""
     if not endpoints:
         return NoFetcher()
-    return HttpFetcher(
+    return http_fetcher(
         operator_policy([each.url for each in endpoints]),
         max_bytes=WEBHOOK_ANSWER_BYTES,
         timeout_s=WEBHOOK_TIMEOUT_S,

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from tests.loopback_server import LoopbackServer, answer, chunked, listening, redirect
 
-from antiphon.adapters.fetching import HttpFetcher, NoFetcher, UrlPolicy
+from antiphon.adapters.fetching import HttpFetcher
+from antiphon.adapters.url_policy import NoFetcher, UrlPolicy
 from antiphon.application.ports import FetchResult
 from antiphon.domain.errors import FetchError, FetchFailed, FetchRefused, FetchTooLarge
 

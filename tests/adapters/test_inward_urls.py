@@ -13,8 +13,9 @@ import pytest
 from tests import inward_urls
 from tests.inward_urls import LoopbackServer
 
-from antiphon.adapters.fetching import GuardedPools, HttpFetcher, NoFetcher, Resolve, UrlPolicy
+from antiphon.adapters.fetching import GuardedPools, HttpFetcher, Resolve
 from antiphon.adapters.tool_servers.mcp import McpServers
+from antiphon.adapters.url_policy import NoFetcher, UrlPolicy
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_service_web import SearchServiceWeb
 from antiphon.adapters.web.search_services import SearxngService

@@ -15,8 +15,9 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from tests.faults import faulty_mcp
 
-from antiphon.adapters.fetching import GuardedPools, UrlPolicy
+from antiphon.adapters.fetching import GuardedPools
 from antiphon.adapters.tool_servers.mcp import McpServers
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.ports import ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool

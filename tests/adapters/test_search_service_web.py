@@ -13,7 +13,7 @@ import pytest
 from tests.loopback_server import LoopbackServer, answer, chunked, listening, redirect
 from tests.search_web import LOOPBACK, searched
 
-from antiphon.adapters.fetching import UrlPolicy
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.adapters.web.search_service_web import SearchServiceWeb
 from antiphon.adapters.web.search_services import (
     BraveService,

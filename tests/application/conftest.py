@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.url_policy import NoFetcher
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import LoadMedia

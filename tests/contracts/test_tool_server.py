@@ -17,10 +17,11 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 
-from antiphon.adapters.fetching import GuardedPools, UrlPolicy
+from antiphon.adapters.fetching import GuardedPools
 from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.adapters.tool_servers.mcp import UrlServer
 from antiphon.adapters.tool_servers.process import ProcessServer
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.ports import ToolServer
 from antiphon.testing.tool_server import ToolServerContract
 

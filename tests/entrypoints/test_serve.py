@@ -73,6 +73,26 @@ def test_the_api_page_that_is_printed_at_the_start_exists(server: subprocess.Pop
     assert "text/html" in answer.headers["content-type"]
 
 
+def test_a_plain_server_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    # What is loaded takes memory in every server, and time at every start.
+    serve = ("-X", "importtime", *SERVE[1:], "--store", "memory", "--data-dir", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, *serve, "--port", "0"], stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        try:
+            assert process.stderr is not None
+            loaded = set()
+            for line in process.stderr:
+                if line.startswith("or in Python: "):
+                    break
+                loaded.add(line.rpartition("|")[2].strip())
+        finally:
+            process.kill()
+    assert "antiphon.entrypoints.http.app" in loaded
+    unused = {"httpx", "httpcore", "litestar.plugins.pydantic", "openai_harmony", "cryptography"}
+    assert not loaded & unused
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_server_without_a_traceback(
     server: subprocess.Popen[str], number: signal.Signals

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.fetching import UrlPolicy
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import load

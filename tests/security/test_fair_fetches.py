@@ -16,7 +16,8 @@ import pytest
 from tests.loopback_server import LoopbackServer, answer, listening
 
 from antiphon.adapters import fetching
-from antiphon.adapters.fetching import FairNames, HttpFetcher, UrlPolicy
+from antiphon.adapters.fetching import FairNames, HttpFetcher
+from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.support.fair_queue import FairQueues
 
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")

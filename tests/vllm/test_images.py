@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 
 from antiphon.adapters.engines.vllm_engine import VllmEngine
-from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.formats.chat_template import from_hf_tokenizer
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
+from antiphon.adapters.url_policy import NoFetcher
 from antiphon.application.input.media import LoadMedia
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Constraint, Prompt, Sampling, StoredFile, Turn
