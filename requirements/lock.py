@@ -20,7 +20,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
 COOLDOWN = "7 days"
-NOT_LOCKED = frozenset({"browser", "clients", "dev", "docs", "mistral", "security", "vllm"})
+NOT_LOCKED = frozenset(
+    {"browser", "clients", "deploy", "dev", "docs", "mistral", "security", "vllm"}
+)
 """Extras that are not for the server, vLLM, which is bound to the GPU's drivers, and mistral, which
 vLLM brings and which wants an older NumPy."""
 

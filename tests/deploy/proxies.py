@@ -45,7 +45,7 @@ def running(kind: str, server: str, folder: Path) -> Iterator[Proxy]:
     """Run a proxy before the server at this address, HOST:PORT, until the block ends."""
     folder.mkdir()
     san = x509.SubjectAlternativeName([x509.DNSName(NAME)])
-    cert, key = write_certificate(folder, NAME, [(san, False)])
+    cert, _ = write_certificate(folder, NAME, [(san, False)])
     proxy = Proxy(port=_free_port(), tls=ssl.create_default_context(cafile=str(cert)))
     command = KINDS[kind](folder, proxy.port, server)
     log = folder / "proxy.log"

@@ -1,4 +1,4 @@
-"""The manifests and the chart, rendered by the tools that read them, against Kubernetes' schemas."""
+"""The manifests and the chart, as their tools render them, against the schemas of Kubernetes."""
 
 from __future__ import annotations
 
