@@ -3,11 +3,14 @@
     python -m benchmarks.scaling            # measure, predict the same sizes, print both
     python -m benchmarks.scaling --table    # only the predictions, from the constants below
 
-A server is one event loop on one core. The simulation has its iterations: one costs `wake_us`, and
-each event that is ready in it costs `event_us`. So the more streams, the more events share an
-iteration. Two real sizes give these two constants; the other sizes are predicted from them. The
-writes of a background response follow from the rule of its journal: one write at a time, and a new
-one at most every 10 ms. BENCH_ROUNDS (3) says how often each size is measured; they take turns.
+A server is one event loop on one core. The simulation has its iterations: each event that is ready
+in one costs `event_us`. After a sleep, the caches are cold, and the iteration costs up to `wake_us`
+more: the longer the sleep, the more. So an event costs less where there are more streams. Two real
+sizes give these two constants, and the other sizes are predicted from them.
+
+The writes of a background response follow from the rule of its journal, at the pace that its tokens
+really had: one write at a time, and a new one at most every 10 ms. BENCH_ROUNDS (3) says how often
+each size is measured; they take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, exp
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,13 +45,15 @@ TICK_S = 0.05
 """Twenty tokens a second: a fast reader, and a usual speed of a large model."""
 TOKENS = 100
 CALIBRATED = (8, 192)
-PREDICTED = (24, 64, 128)
+PREDICTED = (24, 64, 128, 256)
 JOURNAL_TICKS_S = (0.002, 0.005, 0.02, 0.05)
 JOURNAL_STREAMS = 4
 WRITE_EVERY_S = 0.010
 """Decision 32: a write starts at least so long after the one before it."""
 GRID_S = 0.001
 """The scripted models sleep in whole milliseconds, so tokens of one millisecond come together."""
+COLD_S = 0.002
+"""After a sleep of this length, caches have lost about two thirds of what they had."""
 BUSY = 0.7
 """How much of a core may be in use before a burst makes clients wait."""
 MEMORY_STREAMS = (16, 256)
@@ -83,7 +88,8 @@ class CoreLoad(NamedTuple):
 
     busy: float
     event_us: float
-    batch: float
+    coldness: float
+    """The wakes of an event; those after a short sleep count less."""
     p50_ms: float
     p99_ms: float
 
@@ -95,25 +101,26 @@ def simulate_core(
     chance = random.Random(SEED)
     due = [(chance.random() * tick_s, number) for number in range(streams)]
     heapq.heapify(due)
-    now = busy = 0.0
-    iterations = 0
+    now = busy = coldness = 0.0
     lags: list[float] = []
     while due[0][0] < seconds:
-        now = max(now, ceil(due[0][0] / GRID_S) * GRID_S)
+        slept = max(ceil(due[0][0] / GRID_S) * GRID_S - now, 0.0)
+        cold = 1 - exp(-slept / COLD_S)
+        now += slept
         ready: list[float] = []
         while due[0][0] <= now:
             at, number = due[0]
             heapq.heapreplace(due, (at + tick_s, number))
             ready.append(at)
-        cost = (wake_us + event_us * len(ready)) / 1e6
+        cost = (wake_us * cold + event_us * len(ready)) / 1e6
         now += cost
         busy += cost
-        iterations += 1
+        coldness += cold
         lags += [now - at for at in ready]
     return CoreLoad(
         busy=busy / max(now, seconds),
         event_us=busy / len(lags) * 1e6,
-        batch=len(lags) / iterations,
+        coldness=coldness / len(lags),
         p50_ms=load.quantile(lags, 0.5) * 1e3,
         p99_ms=load.quantile(lags, 0.99) * 1e3,
     )
@@ -153,28 +160,44 @@ def command_of(port: int, folder: str, *, store: str = "memory") -> Sequence[str
     return (
         *(sys.executable, "-m", "antiphon.entrypoints.cli", "serve", "scripted-chat"),
         *("--store", store, "--data-dir", folder, "--port", str(port), "--log-level", "warning"),
-        *("--max-runs", "2000", "--metrics", "--admin-port", str(port + 1)),
+        *("--max-runs", "2000", "--metrics"),
     )
 
 
-def streamed(server: Server, streams: int, tick_s: float, *, background: bool = False) -> float:
-    """Let so many streams run at the same time; return the CPU of each token in microseconds."""
+class Streamed(NamedTuple):
+    """What streams took: the CPU of each token, and the real time between two of them."""
+
+    token_us: float
+    pace_s: float
+
+
+def streamed(server: Server, streams: int, tick_s: float, *, background: bool = False) -> Streamed:
+    """Let so many streams run at the same time."""
     script = f'@@script [{{"say":"word ","repeat":{TOKENS},"tick":{tick_s:g}}}]'
     asked = {"model": "scripted-chat", "input": script, "stream": True, "background": background}
     request = load.request_of(server.port, {**asked, "store": background})
     before = server.cpu_s()
-    load.run(server.port, request, requests=streams, concurrency=streams)
-    return (server.cpu_s() - before) / (streams * TOKENS) * 1e6
+    outcome = load.run(server.port, request, requests=streams, concurrency=streams)
+    token_us = (server.cpu_s() - before) / (streams * TOKENS) * 1e6
+    return Streamed(token_us, (outcome.wall_s - statistics.mean(outcome.first_s)) / TOKENS)
 
 
 def appends(server: Server) -> tuple[float, float]:
     """Return how often events were appended to the store so far, and the seconds that this took."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port + 1}/metrics") as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
         text = answer.read().decode()
     pattern = r'antiphon_store_operation_duration_seconds_{}{{operation="append",[^}}]*}} (\S+)'
     found = (re.findall(pattern.format(kind), text) for kind in ("count", "sum"))
     count, seconds = (sum(map(float, values)) for values in found)
     return count, seconds
+
+
+class Writes(NamedTuple):
+    """The writes of a token, the seconds of a write, and the real time between two tokens."""
+
+    each_token: float
+    write_s: float
+    pace_s: float
 
 
 class Measured(NamedTuple):
@@ -183,8 +206,8 @@ class Measured(NamedTuple):
     token_us: Mapping[int, float]
     request_us: float
     stream_kb: float
-    writes: Mapping[float, tuple[float, float]]
-    """For each time between tokens: the writes of a token, and the seconds of a write."""
+    writes: Mapping[float, Writes]
+    """For each time between tokens that was asked for."""
 
 
 def measure(rounds: int) -> Measured:
@@ -216,7 +239,7 @@ def _costs(server: Server, rounds: int) -> tuple[Mapping[int, float], float]:
         load.run(server.port, request, requests=requests, concurrency=8)
         asked.append((server.cpu_s() - before) / requests * 1e6)
         for size, costs in sizes.items():
-            costs.append(streamed(server, size, TICK_S))
+            costs.append(streamed(server, size, TICK_S).token_us)
     request_us = statistics.median(asked)
     tokens = {size: statistics.median(costs) for size, costs in sizes.items()}
     return {size: cost - request_us / TOKENS for size, cost in tokens.items()}, request_us
@@ -231,12 +254,12 @@ def _memory_of_a_stream(server: Server) -> float:
     return (peaks[1] - peaks[0]) * 1e3 / (many - few)
 
 
-def _writes(server: Server, tick_s: float) -> tuple[float, float]:
+def _writes(server: Server, tick_s: float) -> Writes:
     count, seconds = appends(server)
-    streamed(server, JOURNAL_STREAMS, tick_s, background=True)
+    pace_s = streamed(server, JOURNAL_STREAMS, tick_s, background=True).pace_s
     more, longer = appends(server)
     made = more - count
-    return made / (JOURNAL_STREAMS * TOKENS), (longer - seconds) / made
+    return Writes(made / (JOURNAL_STREAMS * TOKENS), (longer - seconds) / made, pace_s)
 
 
 async def chunks_a_second(store: Store, *, runs: int = 256, seconds: float = 3.0) -> float:
@@ -265,12 +288,12 @@ async def chunks_a_second(store: Store, *, runs: int = 256, seconds: float = 3.0
 
 def calibrated(token_us: Mapping[int, float]) -> tuple[float, float]:
     """Return `wake_us` and `event_us`, from the costs of a token at two sizes."""
-    few, many = (
-        simulate_core(size, wake_us=1.0, event_us=1.0) for size in CALIBRATED
-    )  # only for the batches, which the costs hardly change
-    costs = [token_us[size] for size in CALIBRATED]
-    wake_us = (costs[0] - costs[1]) / (1 / few.batch - 1 / many.batch)
-    return max(wake_us, 0.0), costs[0] - max(wake_us, 0.0) / few.batch
+    few, many = CALIBRATED
+    colder, warmer = (
+        simulate_core(size, wake_us=1.0, event_us=1.0).coldness for size in CALIBRATED
+    )  # the costs hardly change how long it sleeps
+    wake_us = max((token_us[few] - token_us[many]) / (colder - warmer), 0.0)
+    return wake_us, token_us[many] - wake_us * warmer
 
 
 def side_by_side(found: Measured, wake_us: float, event_us: float) -> str:
@@ -280,9 +303,10 @@ def side_by_side(found: Measured, wake_us: float, event_us: float) -> str:
         predicted = simulate_core(size, wake_us=wake_us, event_us=event_us).event_us
         note = " (calibrates)" if size in CALIBRATED else ""
         lines.append(_row(f"{size} streams, µs a token{note}", predicted, cost))
-    for tick_s, (made, write_s) in found.writes.items():
-        predicted = simulate_journal(tick_s, write_s=write_s)
-        lines.append(_row(f"a token each {tick_s * 1e3:g} ms, writes a token", predicted, made))
+    for tick_s, writes in found.writes.items():
+        predicted = simulate_journal(writes.pace_s, write_s=writes.write_s)
+        name = f"a token each {tick_s * 1e3:g} ms, writes a token"
+        lines.append(_row(name, predicted, writes.each_token))
     return "\n".join(lines)
 
 
@@ -302,7 +326,7 @@ def outlook(streams: int, *, wake_us: float, event_us: float) -> str:
     here = ceil(streams / servers)
     background_s = tokens_s * simulate_journal(TICK_S, write_s=0.002)
     return (
-        f"{streams:>9,} streams, {tokens_s:,.0f} tokens/s: {servers:,} servers of {here:,} streams, "
+        f"{streams:>9,} streams, {tokens_s:,.0f} tokens/s: {servers:,} servers of {here:,}, "
         f"{here + FIXED_FILES:,} files and {here * known['stream_kb'] / 1e3:,.0f} MB each; "
         f"the store: {2 * requests_s:,.0f} writes/s, or {background_s:,.0f} in the background "
         f"({background_s / known['chunks_s']:,.1f} stores)"

@@ -1,8 +1,8 @@
 """The image: its Containerfile as hadolint reads it, and as buildah builds it.
 
 `make test-image` builds it, for which it needs root, buildah, mmdebstrap and bubblewrap, and some
-minutes. It pulls no base image: the base is a Debian that mmdebstrap makes. ANTIPHON_TEST_IMAGE is a
-folder that keeps base and layers for the next time.
+minutes. It pulls no base image: the base is a Debian that mmdebstrap makes. ANTIPHON_TEST_IMAGE is
+a folder that keeps base and layers for the next time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 from tests.deploy.tools import DEPLOY, ROOT, program, run
 from tests.faults.replicas import wait_for
 
+FOLDER = os.environ.get("ANTIPHON_TEST_IMAGE")
 CONTAINERFILE = DEPLOY / "container/Containerfile"
 BASE = "docker.io/library/debian:bookworm-slim"
 IMAGE = "antiphon:tested"
@@ -31,7 +32,7 @@ BUILD_S = 1500
 # The versions of Debian's packages change with its security updates, and stay within a release.
 IGNORED = ("DL3008",)
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(2 * BUILD_S)]
 
 
 def test_hadolint_has_nothing_to_say() -> None:
@@ -77,12 +78,11 @@ class Builder:
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
     """Yield the root of a container of the image."""
-    folder = os.environ.get("ANTIPHON_TEST_IMAGE")
-    if folder is None:
+    if FOLDER is None:
         pytest.skip("make test-image builds the image")
     program("bwrap")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    builder = Builder(Path(folder))
+    Path(FOLDER).mkdir(parents=True, exist_ok=True)
+    builder = Builder(Path(FOLDER))
     builder.make_base()
     builder.build()
     container = builder("from", "--pull-never", IMAGE)
@@ -116,7 +116,6 @@ def serving(root: Path, data: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait(timeout=30)
 
 
-@pytest.mark.timeout(2 * BUILD_S)
 def test_the_image_serves_from_a_root_that_nobody_writes(root: Path, tmp_path: Path) -> None:
     with serving(root, tmp_path) as process:
         wait_for(lambda: answers(process), limit_s=60)
