@@ -8,18 +8,15 @@ in one costs `event_us`. After a sleep, the caches are cold, and the iteration c
 more: the longer the sleep, the more. So an event costs less where there are more streams. Two real
 sizes give these two constants, and the other sizes are predicted from them.
 
-The writes of a background response follow from the rule of its journal, at the pace that its tokens
-really had: one write at a time, and a new one at most every 10 ms. BENCH_ROUNDS (3) says how often
-each size is measured; they take turns.
+The writes of a background response follow from the rule of its journal: one write at a time, and a
+new one at most every 10 ms. BENCH_ROUNDS (3) says how often each size is measured; they take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import heapq
 import os
-import random
 import re
 import statistics
 import sys
@@ -27,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from math import ceil, exp
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,27 +36,24 @@ from antiphon.application.ports import EventChunk, Store
 from benchmarks import load
 from benchmarks.chart import bar_chart
 from benchmarks.server_process import Server, StartFailed, free_port, run_server
+from benchmarks.simulation import (
+    CALIBRATED,
+    GRID_S,
+    TICK_S,
+    TOKENS,
+    calibrated,
+    simulate_core,
+    simulate_journal,
+    streams_of_a_core,
+)
 from benchmarks.stores import lease, stored
 
-TICK_S = 0.05
-"""Twenty tokens a second: a fast reader, and a usual speed of a large model."""
-TOKENS = 100
-CALIBRATED = (8, 192)
 PREDICTED = (24, 64, 128, 256)
 JOURNAL_TICKS_S = (0.002, 0.005, 0.02, 0.05)
 JOURNAL_STREAMS = 4
-WRITE_EVERY_S = 0.010
-"""Decision 32: a write starts at least so long after the one before it."""
-GRID_S = 0.001
-"""The scripted models sleep in whole milliseconds, so tokens of one millisecond come together."""
-COLD_S = 0.002
-"""After a sleep of this length, caches have lost about two thirds of what they had."""
-BUSY = 0.7
-"""How much of a core may be in use before a burst makes clients wait."""
 MEMORY_STREAMS = (16, 256)
 FIXED_FILES = 64
 """Open files of a server without clients: its store, its log, its sockets."""
-SEED = 20261124
 
 
 class Constant(NamedTuple):
@@ -71,86 +65,16 @@ class Constant(NamedTuple):
 
 
 CONSTANTS: Mapping[str, Constant] = {
-    "wake_us": Constant(40.0, "µs", "python -m benchmarks.scaling"),
-    "event_us": Constant(12.0, "µs", "python -m benchmarks.scaling"),
-    "request_us": Constant(400.0, "µs", "python -m benchmarks.stores; python -m benchmarks.run"),
-    "stream_kb": Constant(100.0, "kB", "python -m benchmarks.scaling"),
-    "chunks_s": Constant(4000.0, "chunks a second", "python -m benchmarks.scaling"),
+    "wake_us": Constant(126.0, "µs", "python -m benchmarks.scaling"),
+    "event_us": Constant(42.0, "µs", "python -m benchmarks.scaling"),
+    "request_us": Constant(1250.0, "µs", "python -m benchmarks.scaling"),
+    "stream_kb": Constant(53.0, "kB", "python -m benchmarks.scaling"),
+    "chunks_s": Constant(
+        5000.0, "chunks a second", "python -m benchmarks.scaling --postgres ADDRESS"
+    ),
     "response_tokens": Constant(500.0, "tokens", "an assumption: an answer of usual length"),
 }
-
-
-# --- the simulation -------------------------------------------------------------------------------
-
-
-class CoreLoad(NamedTuple):
-    """What one core does with so many streams. `event_us` is its time for each event."""
-
-    busy: float
-    event_us: float
-    coldness: float
-    """The wakes of an event; those after a short sleep count less."""
-    p50_ms: float
-    p99_ms: float
-
-
-def simulate_core(
-    streams: int, *, wake_us: float, event_us: float, tick_s: float = TICK_S, seconds: float = 4.0
-) -> CoreLoad:
-    """Return the load of a core whose streams get a token every `tick_s`, at times of their own."""
-    chance = random.Random(SEED)
-    due = [(chance.random() * tick_s, number) for number in range(streams)]
-    heapq.heapify(due)
-    now = busy = coldness = 0.0
-    lags: list[float] = []
-    while due[0][0] < seconds:
-        slept = max(ceil(due[0][0] / GRID_S) * GRID_S - now, 0.0)
-        cold = 1 - exp(-slept / COLD_S)
-        now += slept
-        ready: list[float] = []
-        while due[0][0] <= now:
-            at, number = due[0]
-            heapq.heapreplace(due, (at + tick_s, number))
-            ready.append(at)
-        cost = (wake_us * cold + event_us * len(ready)) / 1e6
-        now += cost
-        busy += cost
-        coldness += cold
-        lags += [now - at for at in ready]
-    return CoreLoad(
-        busy=busy / max(now, seconds),
-        event_us=busy / len(lags) * 1e6,
-        coldness=coldness / len(lags),
-        p50_ms=load.quantile(lags, 0.5) * 1e3,
-        p99_ms=load.quantile(lags, 0.99) * 1e3,
-    )
-
-
-def simulate_journal(tick_s: float, *, write_s: float, tokens: int = TOKENS) -> float:
-    """Return how many writes each token of a background response costs.
-
-    >>> simulate_journal(0.05, write_s=0.002)
-    1.0
-    >>> round(simulate_journal(0.002, write_s=0.001), 1)
-    0.2
-    """
-    started, ended, writes, token = -WRITE_EVERY_S, 0.0, 0, 0
-    while token < tokens:
-        started = max(token * tick_s, started + WRITE_EVERY_S, ended)
-        ended = started + write_s
-        token = max(token + 1, int(started / tick_s + 1e-9) + 1)
-        writes += 1
-    return writes / tokens
-
-
-def streams_of_a_core(*, wake_us: float, event_us: float, busy: float = BUSY) -> int:
-    """Return how many streams keep a core busy for this share of the time."""
-    few, many = 1, 20_000
-    while many - few > max(1, few // 100):
-        middle = (few + many) // 2
-        found = simulate_core(middle, wake_us=wake_us, event_us=event_us, seconds=0.5)
-        few, many = (middle, many) if found.busy < busy else (few, middle)
-    return few
+"""Medians of runs on two cores that other programs used too; a quiet machine needs about half."""
 
 
 # --- real runs ------------------------------------------------------------------------------------
@@ -164,22 +88,14 @@ def command_of(port: int, folder: str, *, store: str = "memory") -> Sequence[str
     )
 
 
-class Streamed(NamedTuple):
-    """What streams took: the CPU of each token, and the real time between two of them."""
-
-    token_us: float
-    pace_s: float
-
-
-def streamed(server: Server, streams: int, tick_s: float, *, background: bool = False) -> Streamed:
-    """Let so many streams run at the same time."""
+def streamed(server: Server, streams: int, tick_s: float, *, background: bool = False) -> float:
+    """Let so many streams run at the same time; return the CPU of each token in microseconds."""
     script = f'@@script [{{"say":"word ","repeat":{TOKENS},"tick":{tick_s:g}}}]'
     asked = {"model": "scripted-chat", "input": script, "stream": True, "background": background}
     request = load.request_of(server.port, {**asked, "store": background})
     before = server.cpu_s()
-    outcome = load.run(server.port, request, requests=streams, concurrency=streams)
-    token_us = (server.cpu_s() - before) / (streams * TOKENS) * 1e6
-    return Streamed(token_us, (outcome.wall_s - statistics.mean(outcome.first_s)) / TOKENS)
+    load.run(server.port, request, requests=streams, concurrency=streams)
+    return (server.cpu_s() - before) / (streams * TOKENS) * 1e6
 
 
 def appends(server: Server) -> tuple[float, float]:
@@ -193,11 +109,10 @@ def appends(server: Server) -> tuple[float, float]:
 
 
 class Writes(NamedTuple):
-    """The writes of a token, the seconds of a write, and the real time between two tokens."""
+    """The writes of a token, and the seconds of a write."""
 
     each_token: float
     write_s: float
-    pace_s: float
 
 
 class Measured(NamedTuple):
@@ -239,7 +154,7 @@ def _costs(server: Server, rounds: int) -> tuple[Mapping[int, float], float]:
         load.run(server.port, request, requests=requests, concurrency=8)
         asked.append((server.cpu_s() - before) / requests * 1e6)
         for size, costs in sizes.items():
-            costs.append(streamed(server, size, TICK_S).token_us)
+            costs.append(streamed(server, size, TICK_S))
     request_us = statistics.median(asked)
     tokens = {size: statistics.median(costs) for size, costs in sizes.items()}
     return {size: cost - request_us / TOKENS for size, cost in tokens.items()}, request_us
@@ -256,10 +171,10 @@ def _memory_of_a_stream(server: Server) -> float:
 
 def _writes(server: Server, tick_s: float) -> Writes:
     count, seconds = appends(server)
-    pace_s = streamed(server, JOURNAL_STREAMS, tick_s, background=True).pace_s
+    streamed(server, JOURNAL_STREAMS, tick_s, background=True)
     more, longer = appends(server)
     made = more - count
-    return Writes(made / (JOURNAL_STREAMS * TOKENS), (longer - seconds) / made, pace_s)
+    return Writes(made / (JOURNAL_STREAMS * TOKENS), (longer - seconds) / made)
 
 
 async def chunks_a_second(store: Store, *, runs: int = 256, seconds: float = 3.0) -> float:
@@ -286,16 +201,6 @@ async def chunks_a_second(store: Store, *, runs: int = 256, seconds: float = 3.0
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def calibrated(token_us: Mapping[int, float]) -> tuple[float, float]:
-    """Return `wake_us` and `event_us`, from the costs of a token at two sizes."""
-    few, many = CALIBRATED
-    colder, warmer = (
-        simulate_core(size, wake_us=1.0, event_us=1.0).coldness for size in CALIBRATED
-    )  # the costs hardly change how long it sleeps
-    wake_us = max((token_us[few] - token_us[many]) / (colder - warmer), 0.0)
-    return wake_us, token_us[many] - wake_us * warmer
-
-
 def side_by_side(found: Measured, wake_us: float, event_us: float) -> str:
     """Return predictions and measurements in one table."""
     lines = [f"{'':34} {'predicted':>10} {'measured':>10} {'error':>7}"]
@@ -304,7 +209,7 @@ def side_by_side(found: Measured, wake_us: float, event_us: float) -> str:
         note = " (calibrates)" if size in CALIBRATED else ""
         lines.append(_row(f"{size} streams, µs a token{note}", predicted, cost))
     for tick_s, writes in found.writes.items():
-        predicted = simulate_journal(writes.pace_s, write_s=writes.write_s)
+        predicted = simulate_journal(tick_s + GRID_S, write_s=writes.write_s)
         name = f"a token each {tick_s * 1e3:g} ms, writes a token"
         lines.append(_row(name, predicted, writes.each_token))
     return "\n".join(lines)
@@ -315,21 +220,21 @@ def _row(name: str, predicted: float, measured: float) -> str:
     return f"{name:34} {predicted:10.2f} {measured:10.2f} {error:+6.0%}"
 
 
-def outlook(streams: int, *, wake_us: float, event_us: float) -> str:
+def outlook(streams: int) -> str:
     """Return what so many streams need."""
     known = {name: constant.value for name, constant in CONSTANTS.items()}
-    requests_s = streams / (known["response_tokens"] * TICK_S)
+    costs = {"wake_us": known["wake_us"], "event_us": known["event_us"]}
+    costs["event_us"] += known["request_us"] / known["response_tokens"]
     tokens_s = streams / TICK_S
-    each = streams_of_a_core(wake_us=wake_us, event_us=event_us)
-    each = int(each / (1 + known["request_us"] / known["response_tokens"] / event_us))
-    servers = ceil(streams / each)
+    servers = ceil(streams / streams_of_a_core(**costs))
     here = ceil(streams / servers)
-    background_s = tokens_s * simulate_journal(TICK_S, write_s=0.002)
+    stored_s = 2 * tokens_s / known["response_tokens"]
+    logged_s = tokens_s * simulate_journal(TICK_S, write_s=0.002)
     return (
         f"{streams:>9,} streams, {tokens_s:,.0f} tokens/s: {servers:,} servers of {here:,}, "
         f"{here + FIXED_FILES:,} files and {here * known['stream_kb'] / 1e3:,.0f} MB each; "
-        f"the store: {2 * requests_s:,.0f} writes/s, or {background_s:,.0f} in the background "
-        f"({background_s / known['chunks_s']:,.1f} stores)"
+        f"the store: {stored_s:,.0f} writes/s, or {logged_s:,.0f} in the background "
+        f"({logged_s / known['chunks_s']:,.1f} stores)"
     )
 
 
@@ -339,7 +244,6 @@ def main() -> int:
     parser.add_argument("--postgres", help="a PostgreSQL to measure too, postgresql://…")
     parser.add_argument("--chart", type=Path, help="where to write the chart, as SVG")
     args = parser.parse_args()
-    wake_us, event_us = (CONSTANTS[name].value for name in ("wake_us", "event_us"))
     if not args.table:
         try:
             found = measure(int(os.environ.get("BENCH_ROUNDS", "3")))
@@ -354,7 +258,7 @@ def main() -> int:
             args.chart.write_text(_chart(found, wake_us, event_us), encoding="utf-8")
         _print_stores(args.postgres)
     for streams in (1_000, 100_000, 1_000_000):
-        print(outlook(streams, wake_us=wake_us, event_us=event_us))
+        print(outlook(streams))
     return 0
 
 
