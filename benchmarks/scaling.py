@@ -69,9 +69,8 @@ CONSTANTS: Mapping[str, Constant] = {
     "event_us": Constant(42.0, "µs", "python -m benchmarks.scaling"),
     "request_us": Constant(1250.0, "µs", "python -m benchmarks.scaling"),
     "stream_kb": Constant(53.0, "kB", "python -m benchmarks.scaling"),
-    "chunks_s": Constant(
-        5000.0, "chunks a second", "python -m benchmarks.scaling --postgres ADDRESS"
-    ),
+    "server_mb": Constant(93.0, "MB", "python -m benchmarks.run"),
+    "chunks_s": Constant(5000.0, "writes a second", "python -m benchmarks.scaling --postgres URL"),
     "response_tokens": Constant(500.0, "tokens", "an assumption: an answer of usual length"),
 }
 """Medians of runs on two cores that other programs used too; a quiet machine needs about half."""
@@ -228,11 +227,12 @@ def outlook(streams: int) -> str:
     tokens_s = streams / TICK_S
     servers = ceil(streams / streams_of_a_core(**costs))
     here = ceil(streams / servers)
+    memory_mb = known["server_mb"] + here * known["stream_kb"] / 1e3
     stored_s = 2 * tokens_s / known["response_tokens"]
     logged_s = tokens_s * simulate_journal(TICK_S, write_s=0.002)
     return (
         f"{streams:>9,} streams, {tokens_s:,.0f} tokens/s: {servers:,} servers of {here:,}, "
-        f"{here + FIXED_FILES:,} files and {here * known['stream_kb'] / 1e3:,.0f} MB each; "
+        f"{here + FIXED_FILES:,} files and {memory_mb:,.0f} MB each; "
         f"the store: {stored_s:,.0f} writes/s, or {logged_s:,.0f} in the background "
         f"({logged_s / known['chunks_s']:,.1f} stores)"
     )
