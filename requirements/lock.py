@@ -2,6 +2,7 @@
 
     server.txt  what the server and all its extras but vllm need: for an image
     dev.txt     server.txt, and what tests and checks need: for CI
+    build.txt   what builds the wheel: for an image
 
 Each package has one version and the hashes of its files, for Python 3.11 and later, on any machine.
 Releases of the last days are left out: most malicious ones are found within that time.
@@ -19,7 +20,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
 COOLDOWN = "7 days"
-NOT_LOCKED = frozenset({"browser", "clients", "dev", "docs", "mistral", "security", "vllm"})
+NOT_LOCKED = frozenset(
+    {"browser", "clients", "deploy", "dev", "docs", "mistral", "security", "vllm"}
+)
 """Extras that are not for the server, vLLM, which is bound to the GPU's drivers, and mistral, which
 vLLM brings and which wants an older NumPy."""
 
@@ -29,6 +32,11 @@ _PACKAGE = re.compile(r"^(?P<name>[a-z0-9._-]+)==", re.MULTILINE)
 def server_extras() -> Sequence[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return sorted(project["optional-dependencies"].keys() - NOT_LOCKED)
+
+
+def build_requirements() -> Sequence[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return [str(each) for each in project["build-system"]["requires"]]
 
 
 def packages(text: str) -> Iterator[tuple[str, str]]:
@@ -43,16 +51,26 @@ def _compile(uv: str, extras: Sequence[str], *, constraint: Path | None = None) 
     options = [option for extra in extras for option in ("--extra", extra)]
     if constraint is not None:
         options += ["--constraint", str(constraint)]
+    return _run(uv, "pyproject.toml", *options)
+
+
+def _compile_build(uv: str) -> str:
+    return _run(uv, "-", given="\n".join(build_requirements()))
+
+
+def _run(uv: str, source: str, *options: str, given: str = "") -> str:
     command = [
-        *(uv, "pip", "compile", "pyproject.toml", *options, "--quiet", "--no-header"),
+        *(uv, "pip", "compile", source, *options, "--quiet", "--no-header"),
         *("--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"),
         *("--exclude-newer", COOLDOWN, "--no-emit-index-url", "--no-emit-find-links"),
     ]
-    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, check=True, input=given, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def main(uv: str) -> None:
-    """Write both files."""
+    """Write all files."""
     server_file = FOLDER / "server.txt"
     server = _compile(uv, server_extras())
     server_file.write_text(f"# Drawn by `make lock`.\n{server}", encoding="utf-8")
@@ -61,6 +79,8 @@ def main(uv: str) -> None:
     rest = "".join(lines for name, lines in packages(dev) if name not in locked)
     head = "# Drawn by `make lock`.\n--requirement server.txt\n"
     (FOLDER / "dev.txt").write_text(head + rest, encoding="utf-8")
+    build = f"# Drawn by `make lock`.\n{_compile_build(uv)}"
+    (FOLDER / "build.txt").write_text(build, encoding="utf-8")
 
 
 if __name__ == "__main__":

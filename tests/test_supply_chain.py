@@ -51,7 +51,7 @@ def required(*extras: str) -> list[Requirement]:
     return [each for each in found if each.name != "antiphon"]
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, "build.txt"])
 def test_a_lock_has_versions_and_hashes_and_names_no_place(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text()
     assert "://" not in text
@@ -81,6 +81,14 @@ def test_the_locks_are_fresh() -> None:
             assert name in found, f"{each} is not locked: run `make lock`"
             for version in found[name]:
                 assert version in each.specifier, f"{each} is locked as {version}: `make lock`"
+
+
+def test_what_builds_the_wheel_is_locked() -> None:
+    found = versions("build.txt")
+    for text in module("requirements/lock.py").build_requirements():
+        each = Requirement(text)
+        [version] = found[canonicalize_name(each.name)]
+        assert version in each.specifier, f"{each} is locked as {version}: `make lock`"
 
 
 def test_what_is_locked_is_still_required() -> None:
