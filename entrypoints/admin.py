@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -13,24 +14,18 @@ from litestar.di import Provide
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.metrics import Expose, metrics_page
-from antiphon.entrypoints.listener import bind
-from antiphon.entrypoints.settings import Settings
 
 CLOSE_S = 1
 
 
 @asynccontextmanager
 async def serving_admin(
-    settings: Settings, check_ready: CheckReady, expose: Expose | None
-) -> AsyncIterator[int | None]:
-    """Serve the second port until the block ends, if the settings have one; yield its number.
-
-    Raises: SettingsError.
-    """
-    if settings.admin_port is None:
-        yield None
+    listener: socket.socket | None, check_ready: CheckReady, expose: Expose | None
+) -> AsyncIterator[None]:
+    """Serve the second port until the block ends, if there is one."""
+    if listener is None:
+        yield
         return
-    listener = bind(settings.admin_host, settings.admin_port, "--admin-")
     app = Litestar(
         route_handlers=[Health, metrics_page],
         dependencies={
@@ -49,13 +44,12 @@ async def serving_admin(
         timeout_graceful_shutdown=CLOSE_S,
     )
     server = _Server(config)
-    with listener:
-        serving = asyncio.create_task(server.serve([listener]))
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await serving
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
 
 
 class _Server(uvicorn.Server):

@@ -6,10 +6,13 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from msgspec import Struct
 
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
 
@@ -22,6 +25,34 @@ PORTION = 32
 ACCEPT_RETRY_S = 1.0
 """Seconds to wait when no file can be opened anymore."""
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listeners(Struct, frozen=True, kw_only=True):
+    """The sockets of a server. They are its port, and the second one if it has one.
+
+    Several workers may share them: then each connection goes to the worker that is free first.
+    """
+
+    api: socket.socket
+    admin: socket.socket | None = None
+    are_shared: bool = False
+
+    def close(self) -> None:
+        """Close this process's copies. The port is free when no process has a copy anymore."""
+        self.api.close()
+        if self.admin is not None:
+            self.admin.close()
+
+
+@contextmanager
+def binding(settings: Settings) -> Iterator[Listeners]:
+    """Bind the server's ports, and close them after the block. Raises: SettingsError."""
+    with ExitStack() as stack:
+        api = stack.enter_context(bind(settings.host, settings.port))
+        admin = None
+        if settings.admin_port is not None:
+            admin = stack.enter_context(bind(settings.admin_host, settings.admin_port, "--admin-"))
+        yield Listeners(api=api, admin=admin, are_shared=settings.workers > 1)
 
 
 def bind(host: str, port: int, prefix: str = "--") -> socket.socket:

@@ -42,6 +42,7 @@ from antiphon.entrypoints.settings.sections import (
     WebSearch,
 )
 from antiphon.entrypoints.settings.telemetry import TelemetrySettings
+from antiphon.entrypoints.settings.workers import check_workers
 
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
@@ -140,6 +141,17 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     port: Annotated[
         int, about(NETWORK, "The port to listen on. 0 picks a free one.", ge=0, le=65_535)
     ] = 8000
+    workers: Annotated[
+        int,
+        about(
+            NETWORK,
+            "Processes that accept connections on the port. They share the store; each has a "
+            "processor, memory, and the limits of a server of its own. More than one need a store "
+            "that processes can share: any but memory.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     graceful_shutdown_s: Annotated[
         int,
         about(NETWORK, "Seconds that running responses have to finish at shutdown.", ge=0),
@@ -442,6 +454,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
+        check_workers(self)
         check_used(self.options, {setting: getattr(self, setting) for setting in OWN_CLASSES})
         if self.models:
             self._refuse_a_single_model()

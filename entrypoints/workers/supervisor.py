@@ -1,0 +1,210 @@
+"""The supervisor: it binds the port, starts the workers, starts them again, and stops them.
+
+It serves nothing itself. The first worker starts alone: it creates what all share, and what is
+wrong with the settings is said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from antiphon.adapters.ids import new_id
+from antiphon.entrypoints import banner
+from antiphon.entrypoints.exits import EXIT_MODELS_FAILED
+from antiphon.entrypoints.listener import Listeners, binding
+from antiphon.entrypoints.log_format import set_up_logs
+from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.workers.child import Child, Pauses
+from antiphon.entrypoints.workers.worker import END_S, Place, Report, stopping_s, work
+
+logger = logging.getLogger("antiphon.workers")
+
+EXIT_KILLED = 1
+"""A worker did not end in time and was killed."""
+MAX_SOCKET_PATH_BYTES = 90
+"""The system's limit for the path of a socket is some bytes above 100."""
+
+
+def supervise(settings: Settings) -> int:
+    """Serve with several workers until a signal; return the exit code. Raises: SettingsError."""
+    set_up_logs(settings.log_level, settings.log_format)
+    with binding(settings) as listeners, _folder_for_sockets() as folder:
+        return asyncio.run(Supervisor(settings, listeners, Path(folder)).run())
+
+
+def _folder_for_sockets() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory(prefix="antiphon-")
+    if len(folder.name.encode()) > MAX_SOCKET_PATH_BYTES:
+        folder.cleanup()
+        folder = TemporaryDirectory(prefix="antiphon-", dir="/tmp")
+    return folder
+
+
+class Slot:
+    """The place of one worker, which may have several lives."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.child: Child | None = None
+        self.owner: str | None = None
+        self.was_ready = asyncio.Event()
+        self.models_failed = False
+        self.pauses = Pauses()
+
+
+class Supervisor:
+    """Runs the workers of one server."""
+
+    def __init__(self, settings: Settings, listeners: Listeners, folder: Path) -> None:
+        self._settings = settings
+        self._listeners = listeners
+        self._folder = folder
+        self._server_id = new_id("srv")
+        self._slots = [Slot(number) for number in range(1, settings.workers + 1)]
+        self._stopping = asyncio.Event()
+        self._exit_code = 0
+        self._facts: Report | None = None
+
+    async def run(self) -> int:
+        """Return the exit code when all workers have ended."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._take_signal)
+        first, *others = self._slots
+        tasks = [asyncio.create_task(self._keep(first))]
+        await self._until_ready([first])
+        if not self._stopping.is_set():
+            tasks += [asyncio.create_task(self._keep(slot)) for slot in others]
+            await self._until_ready(others)
+        if not self._stopping.is_set():
+            self._announce()
+        await asyncio.gather(*tasks)
+        return self._exit_code
+
+    async def _until_ready(self, slots: Sequence[Slot]) -> None:
+        """Wait until all of them were ready, or the server stops."""
+        waits = [*(slot.was_ready.wait() for slot in slots)]
+        ready = asyncio.gather(*waits)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        stopping.cancel()
+        with suppress(asyncio.CancelledError):
+            await ready
+
+    def _announce(self) -> None:
+        assert self._facts is not None
+        console = banner.console_of(self._settings)
+        banner.ready(self._settings, **self._facts.facts, console=console)
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    async def _keep(self, slot: Slot) -> None:
+        """Keep a worker running until the server stops, and wait for its end then."""
+        while not self._stopping.is_set():
+            child = self._start(slot)
+            report = await child.report
+            if report is not None:
+                self._note_ready(slot, report)
+            code = await child.exit_code
+            if self._stopping.is_set():
+                break
+            if not slot.was_ready.is_set():  # neither will the others, or not as they should
+                self._stop(code or EXIT_KILLED)
+                break
+            await self._pause(slot, code)
+
+    def _start(self, slot: Slot) -> Child:
+        place = Place(
+            number=slot.number,
+            listeners=self._listeners,
+            folder=self._folder,
+            server_id=self._server_id,
+            predecessor=slot.owner,
+            shows_start=self._facts is None,
+        )
+        slot.pauses.started()
+        slot.child = Child(f"antiphon worker {slot.number}", work, self._settings, place)
+        return slot.child
+
+    def _note_ready(self, slot: Slot, report: Report) -> None:
+        if slot.was_ready.is_set():
+            logger.info("worker %d is ready again", slot.number)
+        slot.owner = report.owner
+        slot.models_failed = False
+        self._facts = self._facts or report
+        slot.was_ready.set()
+
+    async def _pause(self, slot: Slot, code: int) -> None:
+        """Wait before a worker that has ended is started again, unless the server must end."""
+        assert slot.child is not None
+        slot.models_failed = code == EXIT_MODELS_FAILED
+        if all(each.models_failed for each in self._slots):
+            self._stop(EXIT_MODELS_FAILED)
+            return
+        pause_s = slot.pauses.next_s()
+        logger.log(
+            logging.ERROR if code else logging.INFO,
+            "worker %d (process %d) has ended: %s. It is started again in %g s.",
+            slot.number,
+            slot.child.pid,
+            _describe(code),
+            pause_s,
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._stopping.wait()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _take_signal(self) -> None:
+        console = banner.console_of(self._settings)
+        if self._stopping.is_set():
+            banner.say("Stopping now: ending what still runs.", console)
+            self._end_workers(END_S)
+            return
+        limit_s = max(self._settings.graceful_shutdown_s, self._settings.drain_delay_s)
+        banner.say(
+            f"Stopping {len(self._slots)} workers: they wait up to {limit_s:g} s for running "
+            "responses. Press Ctrl-C again to end those now.",
+            console,
+        )
+        self._stop(0)
+
+    def _stop(self, exit_code: int) -> None:
+        """Stop all workers, and end with this exit code."""
+        if self._stopping.is_set():
+            return
+        self._exit_code = exit_code
+        self._stopping.set()
+        # The workers have copies for as long as they accept connections.
+        self._listeners.close()
+        self._end_workers(stopping_s(self._settings))
+
+    def _end_workers(self, limit_s: float) -> None:
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.send(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(limit_s, self._kill_workers)
+
+    def _kill_workers(self) -> None:
+        for slot in self._slots:
+            if slot.child is not None and not slot.child.exit_code.done():
+                logger.error("worker %d has not ended in time and is killed", slot.number)
+                self._exit_code = self._exit_code or EXIT_KILLED
+                slot.child.send(signal.SIGKILL)
+
+
+def _describe(code: int) -> str:
+    """Return how a process has ended.
+
+    >>> _describe(2), _describe(-9)
+    ('exit code 2', 'killed by SIGKILL')
+    """
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
