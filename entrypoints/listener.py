@@ -22,6 +22,8 @@ grow with what a client reads: this bounds what is written and not sent."""
 
 PORTION = 32
 """Connections that are accepted in one iteration of the event loop. Each takes about 0.1 ms."""
+YIELD_S = 0.002
+"""How long a process whose turn it is not leaves a connection to the others."""
 ACCEPT_RETRY_S = 1.0
 """Seconds to wait when no file can be opened anymore."""
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -93,8 +95,9 @@ def _explain_bind_error(exc: OSError, prefix: str) -> str:
 class Acceptor:
     """Accepts the connections of a listener, a few in each iteration of the event loop.
 
-    An event loop's own server accepts all that wait, and everything else waits meanwhile. Has the
-    methods of `asyncio.Server` that uvicorn calls.
+    An event loop's own server accepts all that wait, and everything else waits meanwhile. If other
+    processes accept from the same listener, `is_turn` says whether one of them should have the next
+    connection. Has the methods of `asyncio.Server` that uvicorn calls.
     """
 
     def __init__(
@@ -104,16 +107,18 @@ class Acceptor:
         *,
         backlog: int,
         portion: int = PORTION,
+        is_turn: Callable[[], bool] = lambda: True,
     ) -> None:
         self._listener = listener
         self._make_protocol = make_protocol
         self._portion = portion
+        self._is_turn = is_turn
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[object]] = set()
         self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         listener.listen(backlog)
-        self._loop.add_reader(listener, self._accept_portion)
+        self._loop.add_reader(listener, self._accept_in_turn)
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -126,6 +131,12 @@ class Acceptor:
         if self._connecting:
             await asyncio.wait(self._connecting)
 
+    def _accept_in_turn(self) -> None:
+        if self._is_turn():
+            self._accept_portion()
+        else:
+            self._pause(YIELD_S, then=self._accept_portion)
+
     def _accept_portion(self) -> None:
         for _ in range(self._portion):
             try:
@@ -137,7 +148,10 @@ class Acceptor:
             except OSError as exc:
                 if exc.errno not in OUT_OF_FILES:
                     raise
-                self._pause(exc)
+                logger.error(  # noqa: TRY400 - the reason says it all
+                    "cannot accept connections for %g s: %s", ACCEPT_RETRY_S, exc
+                )
+                self._pause(ACCEPT_RETRY_S)
                 return
             task = self._loop.create_task(self._connect(connection))
             self._connecting.add(task)
@@ -150,10 +164,11 @@ class Acceptor:
             logger.debug("a connection was lost before it was ready: %s", exc)
             connection.close()
 
-    def _pause(self, exc: OSError) -> None:
+    def _pause(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         # The listener stays readable, so without a pause this would be called without end.
-        logger.error("cannot accept connections for %g s: %s", ACCEPT_RETRY_S, exc)
+        def resume() -> None:
+            self._loop.add_reader(self._listener, self._accept_in_turn)
+            then()
+
         self._loop.remove_reader(self._listener)
-        self._retry = self._loop.call_later(
-            ACCEPT_RETRY_S, self._loop.add_reader, self._listener, self._accept_portion
-        )
+        self._retry = self._loop.call_later(seconds, resume)

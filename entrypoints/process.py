@@ -26,6 +26,10 @@ class Process:
         """Return the sockets to accept connections from. Raises: SettingsError."""
         return binding(self._settings)
 
+    def is_turn(self, connections: int) -> bool:  # noqa: ARG002
+        """Return whether this process, with so many connections, should accept the next one."""
+        return True
+
     def take_signals(self) -> None:
         """A handler for `SIGTERM` is there now."""
 

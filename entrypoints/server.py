@@ -36,7 +36,7 @@ from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.listener import PORTION, Acceptor, Listeners
+from antiphon.entrypoints.listener import PORTION, Acceptor
 from antiphon.entrypoints.log_format import set_up_logs
 from antiphon.entrypoints.process import Process
 from antiphon.entrypoints.seal_key import start_sealing
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
         runs: ActiveRuns,
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
-        portion: int = PORTION,
+        accept: Callable[..., Acceptor],
     ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
         self._runs = runs
         self._drain = drain
         self._drain_delay_s = drain_delay_s
-        self._portion = portion
+        self._accept = accept
         self._draining: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -103,12 +103,7 @@ class _Server(uvicorn.Server):
         else:
             await super().startup([])
             acceptors = [
-                Acceptor(
-                    listener,
-                    self._make_protocol,
-                    backlog=self.config.backlog,
-                    portion=self._portion,
-                )
+                self._accept(listener, self._make_protocol, backlog=self.config.backlog)
                 for listener in sockets or []
             ]
             self.servers = acceptors  # type: ignore[assignment]  # it closes them like others
@@ -194,16 +189,21 @@ async def serving(
         await stack.enter_async_context(
             serving_admin(listeners.admin, container.ready(), container.expose_metrics())
         )
+        connections = container.transport().connections
         server = _Server(
             _uvicorn_config(app, container),
             stopping=container.stopping(),
             runs=container.runs(),
             drain=partial(_drain, container),
             drain_delay_s=settings.drain_delay_s,
-            portion=_portion_of(listeners),
+            accept=partial(
+                Acceptor,
+                # One at a time leaves the next one to another worker.
+                portion=1 if listeners.are_shared else PORTION,
+                is_turn=lambda: process.is_turn(len(connections)),
+            ),
         )
-        stalled = container.transport().connections.abort_stalled_forever()
-        await stack.enter_async_context(_in_background(stalled))
+        await stack.enter_async_context(_in_background(connections.abort_stalled_forever()))
         _tune_garbage_collector()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         ready = asyncio.ensure_future(server.ready.wait())
@@ -299,11 +299,6 @@ async def _serve_until_models_fail(container: Container, running: RunningServer)
         await running.serving
     finally:
         failure.cancel()
-
-
-def _portion_of(listeners: Listeners) -> int:
-    # One at a time leaves the next connection to a worker that is free.
-    return 1 if listeners.are_shared else PORTION
 
 
 def engines_of(settings: Settings) -> str:

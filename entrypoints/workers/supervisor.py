@@ -21,6 +21,7 @@ from antiphon.entrypoints.listener import Listeners, binding
 from antiphon.entrypoints.log_format import set_up_logs
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.child import Child, Pauses
+from antiphon.entrypoints.workers.turns import Turns
 from antiphon.entrypoints.workers.worker import END_S, Place, Report, stopping_s, work
 
 logger = logging.getLogger("antiphon.workers")
@@ -70,6 +71,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._exit_code = 0
         self._facts: Report | None = None
+        self._turns = Turns(folder, count=settings.workers)
 
     async def run(self) -> int:
         """Return the exit code when all workers have ended."""
@@ -113,6 +115,7 @@ class Supervisor:
             if report is not None:
                 self._note_ready(slot, report)
             code = await child.exit_code
+            self._turns.leave(slot.number)
             if self._stopping.is_set():
                 break
             if not slot.was_ready.is_set():  # neither will the others, or not as they should
@@ -134,8 +137,16 @@ class Supervisor:
         return slot.child
 
     def _note_ready(self, slot: Slot, report: Report) -> None:
-        if slot.was_ready.is_set():
-            logger.info("worker %d is ready again", slot.number)
+        assert slot.child is not None
+        again = " again" if slot.was_ready.is_set() else ""
+        logger.log(
+            logging.INFO if again else logging.DEBUG,
+            "worker %d is ready%s: process %d, server %s",
+            slot.number,
+            again,
+            slot.child.pid,
+            report.owner,
+        )
         slot.owner = report.owner
         slot.models_failed = False
         self._facts = self._facts or report

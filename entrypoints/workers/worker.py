@@ -25,6 +25,7 @@ from antiphon.entrypoints.process import Process
 from antiphon.entrypoints.server import run
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.peers import Peers
+from antiphon.entrypoints.workers.turns import Turns
 
 logger = logging.getLogger("antiphon.workers")
 
@@ -101,9 +102,13 @@ class Worker(Process):
         self._place = place
         self._reports = reports
         self._owner = ""
+        self._turns = Turns(place.folder, count=settings.workers)
 
     def listening(self) -> AbstractContextManager[Listeners]:
         return closing(self._place.listeners)
+
+    def is_turn(self, connections: int) -> bool:
+        return self._turns.is_turn_of(self._place.number, connections)
 
     def take_signals(self) -> None:
         # A terminal sends it to all processes, and the supervisor says what it means. It is not
@@ -144,7 +149,6 @@ class Worker(Process):
     def announce(self, facts: Mapping[str, Any]) -> None:
         self._reports.send(Report(owner=self._owner, facts=facts))
         self._reports.close()
-        logger.debug("worker %d is ready", self._place.number)
 
     def say(self, sentence: str) -> None:
         logger.info("%s", sentence)
