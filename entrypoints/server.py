@@ -276,7 +276,7 @@ async def _serve(container: Container, process: Process) -> None:
             {
                 "models": list(running.models.by_name),
                 "url": running.url,
-                "engine": engines_of(settings),
+                "engine": ", ".join(settings.engines),
                 "format": ", ".join(map(_format_of, running.models.all)),
                 "store": settings.shown_store,
                 "durability": getattr(container.store(), "durability", None),
@@ -299,10 +299,6 @@ async def _serve_until_models_fail(container: Container, running: RunningServer)
         await running.serving
     finally:
         failure.cancel()
-
-
-def engines_of(settings: Settings) -> str:
-    return ", ".join(dict.fromkeys(each.engine for each in settings.models)) or settings.engine
 
 
 def _format_of(model: Model) -> str:
@@ -374,7 +370,8 @@ async def _start(container: Container, stack: AsyncExitStack, process: Process) 
     if peers is not None:
         await peers.start()
         stack.push_async_callback(peers.aclose)
-    with process.starting(f"starting {engines_of(settings)}: {', '.join(models.by_name)}"):
+    engines = ", ".join(settings.engines)
+    with process.starting(f"starting {engines}: {', '.join(models.by_name)}"):
         await supervise_models.start()
     _start_owning_runs(container, stack)
     return models

@@ -483,6 +483,11 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
                 )
 
     @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines of the models, each once."""
+        return tuple(dict.fromkeys(each.engine for each in self.models)) or (self.engine,)
+
+    @property
     def needs_keys(self) -> bool:
         """Whether a request is refused that has no API key and nothing in its place."""
         if self.auth != "auto":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from antiphon.entrypoints.workers.worker import SIGNALS
+from antiphon.entrypoints.workers.place import SIGNALS
 
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0

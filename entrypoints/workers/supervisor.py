@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from rich.console import Console
+
 from antiphon.adapters.ids import new_id
+from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.exits import EXIT_MODELS_FAILED
 from antiphon.entrypoints.listener import Listeners, binding
 from antiphon.entrypoints.log_format import set_up_logs
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.child import Child, Pauses
+from antiphon.entrypoints.workers.engines import KeptServer, share_engines
+from antiphon.entrypoints.workers.place import END_S, Place, Report, stopping_s, work
 from antiphon.entrypoints.workers.turns import Turns
-from antiphon.entrypoints.workers.worker import END_S, Place, Report, stopping_s, work
 
 logger = logging.getLogger("antiphon.workers")
 
@@ -35,8 +39,78 @@ MAX_SOCKET_PATH_BYTES = 90
 def supervise(settings: Settings) -> int:
     """Serve with several workers until a signal; return the exit code. Raises: SettingsError."""
     set_up_logs(settings.log_level, settings.log_format)
-    with binding(settings) as listeners, _folder_for_sockets() as folder:
-        return asyncio.run(Supervisor(settings, listeners, Path(folder)).run())
+    with ExitStack() as stack:
+        listeners = stack.enter_context(binding(settings))
+        folder = Path(stack.enter_context(_folder_for_sockets()))
+        for_workers, servers = share_engines(settings, folder, stack)
+        kept = [KeptServer(each, settings) for each in servers]
+        return asyncio.run(_supervise(for_workers, listeners, folder, kept, shown=settings))
+
+
+async def _supervise(
+    settings: Settings,
+    listeners: Listeners,
+    folder: Path,
+    servers: Sequence[KeptServer],
+    *,
+    shown: Settings,
+) -> int:
+    supervisor = Supervisor(settings, listeners, folder)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, supervisor.take_signal)
+    async with _keeping(servers, supervisor):
+        return await supervisor.run(shown=shown)
+
+
+@asynccontextmanager
+async def _keeping(servers: Sequence[KeptServer], supervisor: Supervisor) -> AsyncIterator[None]:
+    """Start the token servers, keep them running, and end them after the block.
+
+    Raises: SettingsError for one that does not start.
+    """
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        if servers:
+            await _start(servers, supervisor)
+        failed = asyncio.Event()
+        tasks = [asyncio.create_task(each.keep(failed)) for each in servers]
+        tasks.append(asyncio.create_task(_stop_if_all_failed(servers, failed, supervisor)))
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.gather(*(each.aclose() for each in servers))
+
+
+async def _start(servers: Sequence[KeptServer], supervisor: Supervisor) -> None:
+    """Return when all token servers serve, or the server stops. Raises: SettingsError."""
+    names = ", ".join(each.name for each in servers)
+    with banner.starting(f"starting vllm: {names}", console=supervisor.console):
+        starts = [asyncio.create_task(each.start()) for each in servers]
+        stopping = asyncio.create_task(supervisor.wait_until_stopping())
+        started = asyncio.gather(*starts)
+        await asyncio.wait((started, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        started.cancel()
+        if supervisor.is_stopping:
+            return
+        for server, start in zip(servers, starts, strict=True):
+            if not start.result():
+                raise SettingsError(f"vLLM cannot serve {server.name!r}: see above what it says.")
+
+
+async def _stop_if_all_failed(
+    servers: Sequence[KeptServer], failed: asyncio.Event, supervisor: Supervisor
+) -> None:
+    """Stop the server if no token server can be started anymore, and it has no other model."""
+    while True:
+        await failed.wait()
+        failed.clear()
+        if len(servers) == supervisor.models and all(each.has_failed for each in servers):
+            supervisor.stop(EXIT_MODELS_FAILED)
 
 
 def _folder_for_sockets() -> TemporaryDirectory[str]:
@@ -73,11 +147,26 @@ class Supervisor:
         self._facts: Report | None = None
         self._turns = Turns(folder, count=settings.workers)
 
-    async def run(self) -> int:
-        """Return the exit code when all workers have ended."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._take_signal)
+    @property
+    def console(self) -> Console:
+        return banner.console_of(self._settings)
+
+    @property
+    def models(self) -> int:
+        """The number of models in the settings, without LoRA adapters."""
+        return len({str(each.options.get("url", each.name)) for each in self._settings.models})
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def wait_until_stopping(self) -> None:
+        await self._stopping.wait()
+
+    async def run(self, *, shown: Settings) -> int:
+        """Return the exit code when all workers have ended. `shown` are the operator's settings."""
+        if self.is_stopping:
+            return self._exit_code
         first, *others = self._slots
         tasks = [asyncio.create_task(self._keep(first))]
         await self._until_ready([first])
@@ -85,7 +174,7 @@ class Supervisor:
             tasks += [asyncio.create_task(self._keep(slot)) for slot in others]
             await self._until_ready(others)
         if not self._stopping.is_set():
-            self._announce()
+            self._announce(shown)
         await asyncio.gather(*tasks)
         return self._exit_code
 
@@ -100,10 +189,10 @@ class Supervisor:
         with suppress(asyncio.CancelledError):
             await ready
 
-    def _announce(self) -> None:
+    def _announce(self, shown: Settings) -> None:
         assert self._facts is not None
-        console = banner.console_of(self._settings)
-        banner.ready(self._settings, **self._facts.facts, console=console)
+        facts = {**self._facts.facts, "engine": ", ".join(shown.engines)}
+        banner.ready(shown, **facts, console=self.console)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -119,7 +208,7 @@ class Supervisor:
             if self._stopping.is_set():
                 break
             if not slot.was_ready.is_set():  # neither will the others, or not as they should
-                self._stop(code or EXIT_KILLED)
+                self.stop(code or EXIT_KILLED)
                 break
             await self._pause(slot, code)
 
@@ -157,7 +246,7 @@ class Supervisor:
         assert slot.child is not None
         slot.models_failed = code == EXIT_MODELS_FAILED
         if all(each.models_failed for each in self._slots):
-            self._stop(EXIT_MODELS_FAILED)
+            self.stop(EXIT_MODELS_FAILED)
             return
         pause_s = slot.pauses.next_s()
         logger.log(
@@ -174,21 +263,21 @@ class Supervisor:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _take_signal(self) -> None:
-        console = banner.console_of(self._settings)
+    def take_signal(self) -> None:
+        """Stop as the operator wishes: let what runs finish, or the second time, end it now."""
         if self._stopping.is_set():
-            banner.say("Stopping now: ending what still runs.", console)
+            banner.say("Stopping now: ending what still runs.", self.console)
             self._end_workers(END_S)
             return
         limit_s = max(self._settings.graceful_shutdown_s, self._settings.drain_delay_s)
         banner.say(
             f"Stopping {len(self._slots)} workers: they wait up to {limit_s:g} s for running "
             "responses. Press Ctrl-C again to end those now.",
-            console,
+            self.console,
         )
-        self._stop(0)
+        self.stop(0)
 
-    def _stop(self, exit_code: int) -> None:
+    def stop(self, exit_code: int) -> None:
         """Stop all workers, and end with this exit code."""
         if self._stopping.is_set():
             return
