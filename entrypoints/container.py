@@ -177,7 +177,7 @@ class Container(containers.DeclarativeContainer):
     """The dependency injection container. Pass `settings` to it, and its `peers` to a worker's."""
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
-    peers: providers.Dependency[object] = providers.Dependency(default=None)
+    peers: providers.Provider[object] = providers.Object(None)
 
     owner = providers.Singleton(new_id, "srv")
     prometheus = providers.Singleton(prometheus_meter, settings)
