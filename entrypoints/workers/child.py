@@ -21,16 +21,12 @@ STABLE_S = 60.0
 
 
 class Child:
-    """A new process that runs `target(*args, reports)`, and ends with this one.
-
-    `report` is what it sends when it is ready, and None if it ended before; `exit_code` is how it
-    ended. Both are awaited by any number of tasks.
-    """
+    """A new process that runs `target(*args, reports)`, and ends with this one."""
 
     def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
         loop = asyncio.get_running_loop()
-        self.report: asyncio.Future[Any] = loop.create_future()
-        self.exit_code: asyncio.Future[int] = loop.create_future()
+        self._report: asyncio.Future[Any] = loop.create_future()
+        self._exit_code: asyncio.Future[int] = loop.create_future()
         # Not forked: that copies what threads and sockets of this process are at.
         context = multiprocessing.get_context("spawn")
         reports, sender = context.Pipe(duplex=False)
@@ -51,9 +47,23 @@ class Child:
         assert self._process.pid is not None
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._exit_code.done()
+
+    async def reported(self) -> Any:
+        """Return what it sends when it is ready, or None if it ended before."""
+        await asyncio.wait((self._report,))  # which does not cancel what others wait for, too
+        return self._report.result()
+
+    async def ended(self) -> int:
+        """Return how it ended."""
+        await asyncio.wait((self._exit_code,))
+        return self._exit_code.result()
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
-        if not self.exit_code.done() and self._process.pid is not None:
+        if not self.has_ended and self._process.pid is not None:
             os.kill(self._process.pid, number)
 
     def _follow(self, loop: asyncio.AbstractEventLoop, reports: Connection) -> None:
@@ -64,10 +74,10 @@ class Child:
             pass
         finally:
             reports.close()
-        loop.call_soon_threadsafe(self.report.set_result, report)
+        loop.call_soon_threadsafe(self._report.set_result, report)
         # Not its sentinel: processes that it started may hold that open.
         self._process.join()
-        loop.call_soon_threadsafe(self.exit_code.set_result, self._process.exitcode or 0)
+        loop.call_soon_threadsafe(self._exit_code.set_result, self._process.exitcode or 0)
 
 
 class Pauses:

@@ -203,11 +203,13 @@ class KeptServer:
         name = f"antiphon vllm {self.name}"
         self._child = Child(name, serve_tokens, self._server, self._settings)
         ready = asyncio.create_task(self._wait_until_ready())
+        ended = asyncio.create_task(self._child.ended())
         try:
-            await asyncio.wait((ready, self._child.exit_code), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
-        is_ready = not self._child.exit_code.done()
+            ended.cancel()
+        is_ready = not self._child.has_ended
         self._failures = 0 if is_ready else self._failures + 1
         return is_ready
 
@@ -215,7 +217,7 @@ class KeptServer:
         """Start it again whenever it has died; set `failed` if that does not help."""
         assert self._child is not None
         while True:
-            code = await self._child.exit_code
+            code = await self._child.ended()
             self._kill_group()
             pause_s = self._pauses.next_s()
             logger.error(
@@ -237,9 +239,9 @@ class KeptServer:
         self._child.send(signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                await asyncio.shield(self._child.exit_code)
+                await self._child.ended()
         self._kill_group()
-        await self._child.exit_code
+        await self._child.ended()
 
     def _kill_group(self) -> None:
         assert self._child is not None

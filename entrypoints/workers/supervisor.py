@@ -86,7 +86,10 @@ async def _keeping(servers: Sequence[KeptServer], supervisor: Supervisor) -> Asy
 
 
 async def _start(servers: Sequence[KeptServer], supervisor: Supervisor) -> None:
-    """Return when all token servers serve, or the server stops. Raises: SettingsError."""
+    """Return when the token servers serve, or the server stops.
+
+    One that has ended is started again later. Raises: SettingsError if there is no other model.
+    """
     names = ", ".join(each.name for each in servers)
     with banner.starting(f"starting vllm: {names}", console=supervisor.console):
         starts = [asyncio.create_task(each.start()) for each in servers]
@@ -97,9 +100,9 @@ async def _start(servers: Sequence[KeptServer], supervisor: Supervisor) -> None:
         started.cancel()
         if supervisor.is_stopping:
             return
-        for server, start in zip(servers, starts, strict=True):
-            if not start.result():
-                raise SettingsError(f"vLLM cannot serve {server.name!r}: see above what it says.")
+        ended = [each for each, start in zip(servers, starts, strict=True) if not start.result()]
+        if ended and len(ended) == supervisor.models:
+            raise SettingsError(f"vLLM cannot serve {ended[0].name!r}: see above what it says.")
 
 
 async def _stop_if_all_failed(
@@ -167,16 +170,22 @@ class Supervisor:
         """Return the exit code when all workers have ended. `shown` are the operator's settings."""
         if self.is_stopping:
             return self._exit_code
+        try:
+            await self._run(shown)
+        finally:  # whatever went wrong, no worker is left
+            self.stop(EXIT_KILLED)
+        return self._exit_code
+
+    async def _run(self, shown: Settings) -> None:
         first, *others = self._slots
         tasks = [asyncio.create_task(self._keep(first))]
         await self._until_ready([first])
-        if not self._stopping.is_set():
+        if not self.is_stopping:
             tasks += [asyncio.create_task(self._keep(slot)) for slot in others]
             await self._until_ready(others)
-        if not self._stopping.is_set():
+        if not self.is_stopping:
             self._announce(shown)
         await asyncio.gather(*tasks)
-        return self._exit_code
 
     async def _until_ready(self, slots: Sequence[Slot]) -> None:
         """Wait until all of them were ready, or the server stops."""
@@ -200,10 +209,10 @@ class Supervisor:
         """Keep a worker running until the server stops, and wait for its end then."""
         while not self._stopping.is_set():
             child = self._start(slot)
-            report = await child.report
+            report = await child.reported()
             if report is not None:
                 self._note_ready(slot, report)
-            code = await child.exit_code
+            code = await child.ended()
             self._turns.leave(slot.number)
             if self._stopping.is_set():
                 break
@@ -295,7 +304,7 @@ class Supervisor:
 
     def _kill_workers(self) -> None:
         for slot in self._slots:
-            if slot.child is not None and not slot.child.exit_code.done():
+            if slot.child is not None and not slot.child.has_ended:
                 logger.error("worker %d has not ended in time and is killed", slot.number)
                 self._exit_code = self._exit_code or EXIT_KILLED
                 slot.child.send(signal.SIGKILL)
