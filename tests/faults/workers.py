@@ -35,9 +35,26 @@ def pids_of(server: Replica) -> Mapping[str, int]:
     return {owner: int(pid) for pid, owner in found}
 
 
+def pid_of_the_worker_that_made(server: Replica, response_id: str) -> int:
+    """Return the process that answered the request for a response."""
+
+    def find() -> int | None:
+        made = re.search(rf"response={response_id} \[worker=(\d+) ", server.log())
+        if made is None:
+            return None
+        lives = re.findall(rf"worker {made[1]} is ready(?: again)?: process (\d+),", server.log())
+        return int(lives[-1])
+
+    return wait_for(find)
+
+
 @contextmanager
 def a_client_of_each(server: Replica, count: int = WORKERS) -> Iterator[Mapping[str, httpx.Client]]:
-    """Yield a client for each worker, by the id of its server. Each keeps its one connection."""
+    """Yield a client for each worker, by the id of its server.
+
+    Each has one connection. On a busy machine, one that waits for five seconds is closed, and the
+    next may be to another worker.
+    """
     limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
     with ExitStack() as stack:
         clients: dict[str, httpx.Client] = {}
