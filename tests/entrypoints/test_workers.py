@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -113,9 +114,23 @@ def test_pauses_grow_up_to_a_limit() -> None:
     assert found[-1] == MAX_PAUSE_S
 
 
-def test_models_on_other_engines_are_left_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "antiphon.toml").write_text('[[models]]\nname = "a"\nengine = "scripted"\n')
-    for config in (None, tmp_path / "antiphon.toml"):
+@pytest.fixture
+def table_of_models(tmp_path: Path) -> Path:
+    file = tmp_path / "antiphon.toml"
+    file.write_text('[[models]]\nname = "a"\nengine = "scripted"\n')
+    return file
+
+
+def test_workers_get_the_settings_as_they_are(table_of_models: Path) -> None:
+    for config in (None, table_of_models):
+        settings = load(config, {}, {"workers": 2})
+        assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_models_on_other_engines_are_left_as_they_are(
+    tmp_path: Path, table_of_models: Path
+) -> None:
+    for config in (None, table_of_models):
         settings = load(config, {}, {"workers": 2})
         with ExitStack() as stack:
             assert share_engines(settings, tmp_path, stack) == (settings, [])

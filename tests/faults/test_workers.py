@@ -302,7 +302,8 @@ def test_a_second_ctrl_c_ends_what_still_runs(tmp_path: Path) -> None:
         processes = [server.pid, *pids_of(server).values()]
         for process in processes:  # as a terminal does
             os.kill(process, signal.SIGINT)
-        wait_for(lambda: server.log().count("waiting up to 600 s") == WORKERS or None)
+        waited_for = r"Stopping: waiting up to 600 s for (\d+) running response"
+        wait_for(lambda: sum(map(int, re.findall(waited_for, server.log()))) == WORKERS or None)
         assert all(thread.is_alive() for thread, _ in readers)
         for process in processes:
             os.kill(process, signal.SIGINT)
