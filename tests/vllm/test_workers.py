@@ -74,7 +74,7 @@ def test_a_vllm_that_dies_is_started_again_and_its_model_is_unavailable_meanwhil
             response = server.create(max_output_tokens=4)
             is_back = was_unavailable and response.status == "incomplete"
         except InternalServerError as error:
-            assert error.status_code == 503, error.message
-            was_unavailable = True
+            # A request that came as it died fails; later ones are told that it is not there.
+            was_unavailable |= error.status_code == 503
         assert server.client.models.list().data[0].id == "tiny", "the workers go on"
     assert len(engines(server)) == 1
