@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -14,7 +15,6 @@ from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.metrics import Expose, metrics_page
 from antiphon.entrypoints.http.protocol import BoundedProtocol
-from antiphon.entrypoints.listener import bind
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.transport import admin_transport
 
@@ -23,17 +23,16 @@ CLOSE_S = 1
 
 @asynccontextmanager
 async def serving_admin(
-    settings: Settings, check_ready: CheckReady, expose: Expose | None
-) -> AsyncIterator[int | None]:
-    """Serve the second port until the block ends, if the settings have one; yield its number.
-
-    Raises: SettingsError.
-    """
-    if settings.admin_port is None:
-        yield None
+    settings: Settings,
+    listener: socket.socket | None,
+    check_ready: CheckReady,
+    expose: Expose | None,
+) -> AsyncIterator[None]:
+    """Serve the second port until the block ends, if there is one."""
+    if listener is None:
+        yield
         return
     transport = admin_transport(settings)
-    listener = bind(settings.admin_host, settings.admin_port, "--admin-")
     app = Litestar(
         route_handlers=[Health, metrics_page],
         dependencies={
@@ -53,16 +52,15 @@ async def serving_admin(
         timeout_graceful_shutdown=CLOSE_S,
     )
     server = _Server(config)
-    with listener:
-        serving = asyncio.create_task(server.serve([listener]))
-        stalled = asyncio.create_task(transport.connections.abort_stalled_forever())
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await serving
-            stalled.cancel()
-            await asyncio.wait([stalled])
+    serving = asyncio.create_task(server.serve([listener]))
+    stalled = asyncio.create_task(transport.connections.abort_stalled_forever())
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        stalled.cancel()
+        await asyncio.wait([stalled])
 
 
 class _Server(uvicorn.Server):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from antiphon.domain.errors import ModelsFailed, SettingsError, StoreError
 from antiphon.domain.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
 from antiphon.entrypoints import settings as s
 from antiphon.entrypoints.command_options import (
@@ -31,14 +30,11 @@ from antiphon.entrypoints.command_options import (
     set_options,
 )
 from antiphon.entrypoints.doctor.command import doctor
+from antiphon.entrypoints.exits import EXIT_INTERRUPTED, end, ending_with_a_sentence
 from antiphon.entrypoints.explain.command import explain, replay
 
 if TYPE_CHECKING:
     from antiphon.entrypoints.keys import PolicyOptions
-
-EXIT_WRONG_USE = 2
-EXIT_MODELS_FAILED = 3
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 EXAMPLES = """\
 [bold]Examples[/]
@@ -155,7 +151,7 @@ def app() -> None:
 @add_settings_options
 @add_config_option
 @click.pass_context
-def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> None:
+def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> int:
     """Serve the Responses API for MODEL, or for the scripted models if MODEL is omitted.
 
     Everything after [bold]--[/] is passed to vLLM unchanged.
@@ -167,9 +163,14 @@ def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> Non
 
     # Imported late: the server imports Litestar and the chosen adapters, which takes a second.
     # Help, version, and setting errors should not have to wait for it.
+    if settings.workers > 1:
+        from antiphon.entrypoints.workers.supervisor import supervise
+
+        return supervise(settings)
     from antiphon.entrypoints.server import run
 
     run(settings)
+    return 0
 
 
 @app.group()
@@ -471,23 +472,15 @@ def _version_of(package: str) -> str:
 def main() -> None:
     """Run the command line. A usage error is printed as one sentence, with exit code 2."""
     try:
-        sys.exit(app.main(standalone_mode=False) or 0)
-    except (SettingsError, StoreError) as error:
-        _fail(str(error))
-    except ModelsFailed as error:
-        _fail(str(error), EXIT_MODELS_FAILED)
+        with ending_with_a_sentence():
+            sys.exit(app.main(standalone_mode=False) or 0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "antiphon"
-        _fail(f"{error.format_message()} See `{command} --help`.")
+        end(f"{error.format_message()} See `{command} --help`.")
     except click.ClickException as error:
-        _fail(error.format_message())
+        end(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         sys.exit(EXIT_INTERRUPTED)
-
-
-def _fail(sentence: str, exit_code: int = EXIT_WRONG_USE) -> None:
-    click.echo(f"antiphon: {sentence}", err=True)
-    sys.exit(exit_code)
 
 
 # vLLM spawns processes that import this module.

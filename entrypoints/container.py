@@ -174,13 +174,14 @@ from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
 
 class Container(containers.DeclarativeContainer):
-    """The dependency injection container. Pass `settings` to it."""
+    """The dependency injection container. Pass `settings` to it, and its `peers` to a worker's."""
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
+    peers: providers.Provider[object] = providers.Object(None)
 
     owner = providers.Singleton(new_id, "srv")
     prometheus = providers.Singleton(prometheus_meter, settings)
-    expose_metrics = providers.Callable(expose, prometheus)
+    expose_metrics = providers.Singleton(expose, prometheus, peers)
     meter: providers.Provider[Meter] = providers.Singleton(meter_or_none, prometheus)
     chosen_store: providers.Provider[Store] = providers.Selector(
         providers.Callable(store_kind, settings),
@@ -508,6 +509,7 @@ class Container(containers.DeclarativeContainer):
         streams=services.provided.keepalive,
         websockets=services.provided.websockets,
         connections=transport.provided.connections,
+        peers=peers,
     )
     watched = providers.Singleton(Watched, server_state, models)
     conversations = providers.Singleton(

@@ -6,11 +6,14 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from msgspec import Struct
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.arrivals import Arrivals
+from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
 
@@ -23,9 +26,39 @@ ACCEPTED = 256
 SERVED = 8
 """Connections that get a protocol in one iteration of the event loop. Each takes about 0.1 ms, and
 its request as long again. Nobody should be read much earlier than answered."""
+YIELD_S = 0.002
+"""How long a process whose turn it is not leaves a connection to the others."""
 ACCEPT_RETRY_S = 1.0
 """Seconds to wait when no file can be opened anymore."""
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listeners(Struct, frozen=True, kw_only=True):
+    """The sockets of a server. They are its port, and the second one if it has one.
+
+    Several workers may share them: then each connection goes to the worker that is free first.
+    """
+
+    api: socket.socket
+    admin: socket.socket | None = None
+    are_shared: bool = False
+
+    def close(self) -> None:
+        """Close this process's copies. The port is free when no process has a copy anymore."""
+        self.api.close()
+        if self.admin is not None:
+            self.admin.close()
+
+
+@contextmanager
+def binding(settings: Settings) -> Iterator[Listeners]:
+    """Bind the server's ports, and close them after the block. Raises: SettingsError."""
+    with ExitStack() as stack:
+        api = stack.enter_context(bind(settings.host, settings.port))
+        admin = None
+        if settings.admin_port is not None:
+            admin = stack.enter_context(bind(settings.admin_host, settings.admin_port, "--admin-"))
+        yield Listeners(api=api, admin=admin, are_shared=settings.workers > 1)
 
 
 def bind(host: str, port: int, prefix: str = "--") -> socket.socket:
@@ -66,9 +99,11 @@ def _explain_bind_error(exc: OSError, prefix: str) -> str:
 class Acceptor:
     """Accepts the connections of a listener, and serves a few in each iteration of the event loop.
 
-    An event loop's own server serves all that wait, and everything else waits meanwhile. Has the
-    methods of `asyncio.Server` that uvicorn calls. At most `max_waiting` connections are accepted
-    and not served; the others wait in the kernel.
+    An event loop's own server serves all that wait, and everything else waits meanwhile. If other
+    processes accept from the same listener, `is_turn` says whether one of them should have the next
+    connection. At most `portion` connections are accepted at once, and at most `max_waiting` are
+    accepted and not served; the others wait in the kernel. Has the methods of `asyncio.Server` that
+    uvicorn calls.
     """
 
     def __init__(
@@ -78,10 +113,14 @@ class Acceptor:
         *,
         backlog: int,
         max_waiting: int,
+        portion: int = ACCEPTED,
+        is_turn: Callable[[], bool] = lambda: True,
     ) -> None:
         self._listener = listener
         self._make_protocol = make_protocol
         self._max_waiting = max_waiting
+        self._portion = portion
+        self._is_turn = is_turn
         self._arrivals = Arrivals()
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -89,7 +128,7 @@ class Acceptor:
         self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         listener.listen(backlog)
-        self._loop.add_reader(listener, self._accept_portion)
+        self._loop.add_reader(listener, self._accept_in_turn)
 
     def close(self) -> None:
         """Accept no more connections, and close those that are not served yet."""
@@ -104,8 +143,14 @@ class Acceptor:
         if self._connecting:
             await asyncio.wait(self._connecting)
 
+    def _accept_in_turn(self) -> None:
+        if self._is_turn():
+            self._accept_portion()
+        else:
+            self._pause(YIELD_S, then=self._accept_portion)
+
     def _accept_portion(self) -> None:
-        for _ in range(min(ACCEPTED, self._max_waiting - len(self._arrivals))):
+        for _ in range(min(self._portion, self._max_waiting - len(self._arrivals))):
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -115,7 +160,10 @@ class Acceptor:
             except OSError as exc:
                 if exc.errno not in OUT_OF_FILES:
                     raise
-                self._pause(exc)
+                logger.error(  # noqa: TRY400 - the reason says it all
+                    "cannot accept connections for %g s: %s", ACCEPT_RETRY_S, exc
+                )
+                self._pause(ACCEPT_RETRY_S)
                 break
             self._arrivals.add(connection)
         if not self._is_scheduled:
@@ -137,10 +185,11 @@ class Acceptor:
             logger.debug("a connection was lost before it was ready: %s", exc)
             connection.close()
 
-    def _pause(self, exc: OSError) -> None:
+    def _pause(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         # The listener stays readable, so without a pause this would be called without end.
-        logger.error("cannot accept connections for %g s: %s", ACCEPT_RETRY_S, exc)
+        def resume() -> None:
+            self._loop.add_reader(self._listener, self._accept_in_turn)
+            then()
+
         self._loop.remove_reader(self._listener)
-        self._retry = self._loop.call_later(
-            ACCEPT_RETRY_S, self._loop.add_reader, self._listener, self._accept_portion
-        )
+        self._retry = self._loop.call_later(seconds, resume)

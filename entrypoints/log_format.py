@@ -25,17 +25,19 @@ FIELDS = "fields"
 class LogFormatter(logging.Formatter):
     """Lines for people: every line of a record except the first is indented.
 
-    The ids of the request and of the response that a record is about end its first line, unless
-    its message has them.
+    Its first line ends with the number of the worker that logs, and with the ids of the request
+    and of the response that the record is about, unless its message has them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int | None = None) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._worker = worker
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         line = super().formatMessage(record)
         ids = {"request": REQUEST_ID.get(), "response": RESPONSE_ID.get()}
-        shown = [f"{name}={value}" for name, value in ids.items() if value and value not in line]
+        shown = [] if self._worker is None else [f"worker={self._worker}"]
+        shown += [f"{name}={value}" for name, value in ids.items() if value and value not in line]
         return f"{line} [{' '.join(shown)}]" if shown else line
 
     def format(self, record: logging.LogRecord) -> str:
@@ -43,9 +45,13 @@ class LogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`, the ids, the record's own fields,
-    and the `exception` with its stack.
+    """A JSON object a line: `time`, `level`, `logger`, `message`, the `worker`, the ids, the
+    record's own fields, and the `exception` with its stack.
     """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -56,6 +62,8 @@ class JsonLogFormatter(logging.Formatter):
             "logger": record.name,
             "message": message,
         }
+        if self._worker is not None:
+            line["worker"] = self._worker
         if request_id := REQUEST_ID.get():
             line["request_id"] = request_id
         if response_id := RESPONSE_ID.get() or _response_in(message):
@@ -68,11 +76,24 @@ class JsonLogFormatter(logging.Formatter):
         return json.dumps(line, default=repr)  # in ASCII: it may have half a character
 
 
-FORMATTERS: Mapping[str, type[logging.Formatter]] = {
+FORMATTERS: Mapping[str, type[LogFormatter | JsonLogFormatter]] = {
     "text": LogFormatter,
     "json": JsonLogFormatter,
 }
 """`--log-format` -> its formatter."""
+
+
+def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
+    """Let this process log to standard error; `worker` is its number if it is one of several."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTERS[format](worker))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level == "info":  # the banner replaces uvicorn's own startup messages
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Finding out what no format of ours shows costs a third of a line: who logs, in which thread
+    # and process (https://docs.python.org/3/howto/logging.html#optimization).
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
 
 
 def _response_in(message: str) -> str:

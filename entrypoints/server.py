@@ -37,13 +37,15 @@ from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.listener import Acceptor, bind
-from antiphon.entrypoints.log_format import FORMATTERS
+from antiphon.entrypoints.listener import ACCEPTED, Acceptor
+from antiphon.entrypoints.log_format import set_up_logs
+from antiphon.entrypoints.process import Process
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.wiring.access import check_access
 from antiphon.entrypoints.wiring.transport import raise_open_files_limit
+from antiphon.entrypoints.workers.peers import Peers
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -85,7 +87,7 @@ class _Server(uvicorn.Server):
         runs: ActiveRuns,
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
-        max_arrivals: int,
+        accept: Callable[..., Acceptor],
     ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
@@ -93,7 +95,7 @@ class _Server(uvicorn.Server):
         self._runs = runs
         self._drain = drain
         self._drain_delay_s = drain_delay_s
-        self._max_arrivals = max_arrivals
+        self._accept = accept
         self._draining: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -102,12 +104,7 @@ class _Server(uvicorn.Server):
         else:
             await super().startup([])
             acceptors = [
-                Acceptor(
-                    listener,
-                    self._make_protocol,
-                    backlog=self.config.backlog,
-                    max_waiting=self._max_arrivals,
-                )
+                self._accept(listener, self._make_protocol, backlog=self.config.backlog)
                 for listener in sockets or []
             ]
             self.servers = acceptors  # type: ignore[assignment]  # it closes them like others
@@ -159,61 +156,63 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(settings: Settings) -> None:
-    """Serve until a signal stops the process. Raises: SettingsError; ModelsFailed."""
-    _configure_logging(settings)
+def run(settings: Settings, process: Process | None = None, peers: Peers | None = None) -> None:
+    """Serve in this process until a signal stops it. Raises: SettingsError; ModelsFailed.
+
+    `process` is by default that of a server without workers; `peers` are the workers of one.
+    """
+    process = process or Process(settings)
+    number = None if peers is None else peers.number
+    set_up_logs(settings.log_level, settings.log_format, worker=number)
     raise_open_files_limit()
     with (
         configure_vllm_logs(settings.log_level, settings.log_format),
         asyncio.Runner(loop_factory=_new_loop) as runner,
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):
-        runner.run(_serve(settings))
-
-
-def _configure_logging(settings: Settings) -> None:
-    log_handler = logging.StreamHandler()
-    log_handler.setFormatter(FORMATTERS[settings.log_format]())
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
-    if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # Finding out what no format of ours shows costs a third of a line: who logs, in which thread
-    # and process (https://docs.python.org/3/howto/logging.html#optimization).
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None
+        runner.run(_serve(Container(settings=settings, peers=peers), process))
 
 
 @asynccontextmanager
-async def serving(container: Container) -> AsyncIterator[RunningServer]:
+async def serving(
+    container: Container, process: Process | None = None
+) -> AsyncIterator[RunningServer]:
     """Start everything, yield while the server runs, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
+    process = process or Process(settings)
     certificate = container.certificate()  # first, since models take long to start
-    listener = bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
-        stack.callback(listener.close)
+        listeners = stack.enter_context(process.listening())
         if certificate is not None:
             await stack.enter_async_context(_in_background(certificate.watch_forever()))
-        app, models = await start_app(container, stack)
+        app, models = await start_app(container, stack, process)
+        await process.check_store(container)
         await stack.enter_async_context(
-            serving_admin(settings, container.ready(), container.expose_metrics())
+            serving_admin(settings, listeners.admin, container.ready(), container.expose_metrics())
         )
+        connections = container.transport().connections
         server = _Server(
             _uvicorn_config(app, container),
             stopping=container.stopping(),
             runs=container.runs(),
             drain=partial(_drain, container),
             drain_delay_s=settings.drain_delay_s,
-            max_arrivals=container.transport().connections.limits.max_arrivals,
+            accept=partial(
+                Acceptor,
+                max_waiting=connections.limits.max_arrivals,
+                # One at a time leaves the next one to another worker.
+                portion=1 if listeners.are_shared else ACCEPTED,
+                is_turn=lambda: process.is_turn(len(connections)),
+            ),
         )
-        stalled = container.transport().connections.abort_stalled_forever()
-        await stack.enter_async_context(_in_background(stalled))
+        await stack.enter_async_context(_in_background(connections.abort_stalled_forever()))
         _tune_garbage_collector()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         ready = asyncio.ensure_future(server.ready.wait())
-        task = asyncio.create_task(server.serve(sockets=[listener]))
+        task = asyncio.create_task(server.serve(sockets=[listeners.api]))
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
-        host, port = listener.getsockname()[:2]
+        host, port = listeners.api.getsockname()[:2]
         # Only now: a start may block the loop, since nobody waits for anything yet.
         stack.enter_context(LoopWatchdog(settings.loop_watchdog_ms / 1000))
         try:
@@ -229,13 +228,15 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             await task
 
 
-async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIApp, Models]:
+async def start_app(
+    container: Container, stack: AsyncExitStack, process: Process | None = None
+) -> tuple[ASGIApp, Models]:
     """Start what the settings choose, and return the app that serves it, with its models.
 
     The stack stops it. Raises: SettingsError.
     """
     settings: Settings = container.settings()
-    models = await _start(container, stack)
+    models = await _start(container, stack, process or Process(settings))
     server_state = container.server_state()
     app = create_app(
         container.services(),
@@ -264,24 +265,26 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
     return RequestLog(served, meter_requests(container.meter())), models
 
 
-async def _serve(settings: Settings) -> None:
-    container = Container(settings=settings)
+async def _serve(container: Container, process: Process) -> None:
+    settings: Settings = container.settings()
     startup = asyncio.current_task()
     assert startup is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, startup.cancel)
-    async with serving(container) as running:
-        _handle_signals(running.server, settings)  # before the banner, which invites signals
-        banner.ready(
-            settings,
-            models=list(running.models.by_name),
-            url=running.url,
-            engine=_engines_of(settings),
-            format=", ".join(map(_format_of, running.models.all)),
-            store=settings.shown_store,
-            durability=getattr(container.store(), "durability", None),
-            containers=getattr(container.sandboxes(), "limited_by", None),
-            first_key_command=await first_key_command(container),
-            console=banner.console_of(settings),
+    process.take_signals()
+    async with serving(container, process) as running:
+        # Before the banner, which invites signals.
+        _handle_signals(running.server, settings, process)
+        process.announce(
+            {
+                "models": list(running.models.by_name),
+                "url": running.url,
+                "engine": ", ".join(settings.engines),
+                "format": ", ".join(map(_format_of, running.models.all)),
+                "store": settings.shown_store,
+                "durability": getattr(container.store(), "durability", None),
+                "containers": getattr(container.sandboxes(), "limited_by", None),
+                "first_key_command": await first_key_command(container),
+            }
         )
         await _serve_until_models_fail(container, running)
 
@@ -300,10 +303,6 @@ async def _serve_until_models_fail(container: Container, running: RunningServer)
         failure.cancel()
 
 
-def _engines_of(settings: Settings) -> str:
-    return ", ".join(dict.fromkeys(each.engine for each in settings.models)) or settings.engine
-
-
 def _format_of(model: Model) -> str:
     try:
         return model.format_name
@@ -311,7 +310,7 @@ def _format_of(model: Model) -> str:
         return f"({model.names[0]} is not ready)"
 
 
-async def _start(container: Container, stack: AsyncExitStack) -> Models:
+async def _start(container: Container, stack: AsyncExitStack, process: Process) -> Models:
     """Start the chosen adapters, and register each of them in `stack` to be closed."""
     settings: Settings = container.settings()
     check_access(settings)  # first, to report invalid settings before anything is opened
@@ -319,6 +318,7 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
+    await process.join(store)
     traces = container.traces()
     if traces is not None:
         stack.push_async_callback(traces.aclose)
@@ -368,8 +368,12 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     models: Models = container.models()
     supervise_models = container.supervise_models()
     stack.push_async_callback(supervise_models.aclose)
-    task = f"starting {_engines_of(settings)}: {', '.join(models.by_name)}"
-    with banner.starting(task, console=banner.console_of(settings)):
+    peers: Any = container.peers()
+    if peers is not None:
+        await peers.start()
+        stack.push_async_callback(peers.aclose)
+    engines = ", ".join(settings.engines)
+    with process.starting(f"starting {engines}: {', '.join(models.by_name)}"):
         await supervise_models.start()
     _start_owning_runs(container, stack)
     return models
@@ -455,7 +459,7 @@ def _uvicorn_config(app: object, container: Container) -> uvicorn.Config:
     )
 
 
-def _handle_signals(server: _Server, settings: Settings) -> None:
+def _handle_signals(server: _Server, settings: Settings, process: Process) -> None:
     def stop() -> None:
         message = banner.stopping(
             running=server.running,
@@ -465,11 +469,11 @@ def _handle_signals(server: _Server, settings: Settings) -> None:
             is_repeated=server.is_stopping,
         )
         if message is not None:
-            banner.say(message, banner.console_of(settings))
+            process.say(message)
         server.stop()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in process.stop_signals:
         loop.add_signal_handler(number, stop)
 
 

@@ -85,6 +85,9 @@ def serving_in_thread(container: Container) -> Iterator[str]:
 
     Errors of the server, at its start or later, are raised here.
     """
+    settings: Settings = container.settings()
+    if settings.workers > 1:
+        raise SettingsError("This server runs in a thread of the tests: set workers to 1.")
     ready = threading.Event()
     started: dict[str, Any] = {}
     errors: list[BaseException] = []

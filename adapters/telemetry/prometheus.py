@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from antiphon.adapters.extras import install_command
@@ -17,6 +17,8 @@ try:
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
+
+    from antiphon.adapters.telemetry.merged import encode_families
 except ModuleNotFoundError as missing:
     raise SettingsError(
         f"Metrics need prometheus-client. Install it with: {install_command('metrics')}"
@@ -69,11 +71,18 @@ class PrometheusMeter(Meter):
 
     async def expose(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics in the format that a scraper accepts, and their content type."""
+        encode, content_type = choose_encoder(accept)
+        return await self._read_all(encode), content_type
+
+    async def export(self) -> bytes:
+        """Return all metrics as another process takes them (`merged.merge`)."""
+        return await self._read_all(lambda registry: encode_families(registry.collect()))
+
+    async def _read_all(self, encode: Callable[[prometheus.CollectorRegistry], bytes]) -> bytes:
         async with self._lock:  # or two scrapes would read gauges that are half set
             await asyncio.gather(*(_read(*each) for each in self._gauges))
-            encode, content_type = choose_encoder(accept)
             # In a thread: some hundred histograms take some milliseconds.
-            return await asyncio.to_thread(encode, self._registry), content_type
+            return await asyncio.to_thread(encode, self._registry)
 
 
 class _VllmMetrics(Collector):

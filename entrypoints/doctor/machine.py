@@ -27,14 +27,11 @@ CGROUP = Path("/sys/fs/cgroup")
 _REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(\[[^]]*\])?\s*(>=\s*(?P<version>[\d.]+))?")
 
 
-def _engines(settings: Settings) -> set[str]:
-    return {table.engine for table in settings.models} or {settings.engine}
-
-
 FEATURES: Sequence[tuple[str, str, Callable[[Settings], bool]]] = (
-    ("vllm", "the engine vllm", lambda s: "vllm" in _engines(s)),
-    ("chat", "chat templates", lambda s: bool({"vllm", "vllm_http"} & _engines(s))),
-    ("upstream", "model servers", lambda s: bool({"vllm_http", "chat"} & _engines(s))),
+    ("vllm", "the engine vllm", lambda s: "vllm" in s.engines),
+    ("chat", "chat templates", lambda s: bool({"vllm", "vllm_http"} & {*s.engines})),
+    ("upstream", "model servers", lambda s: bool({"vllm_http", "chat"} & {*s.engines})),
+    ("upstream", "vLLM for several workers", lambda s: s.workers > 1 and "vllm" in s.engines),
     ("postgres", "the PostgreSQL store", lambda s: store_kind(s) == "postgres"),
     ("redis", "the Redis store", lambda s: store_kind(s) == "redis"),
     ("mcp", "MCP servers", lambda s: bool(s.mcp_servers)),

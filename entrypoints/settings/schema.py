@@ -42,6 +42,7 @@ from antiphon.entrypoints.settings.sections import (
     WebSearch,
 )
 from antiphon.entrypoints.settings.telemetry import TelemetrySettings
+from antiphon.entrypoints.settings.workers import check_workers
 
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
@@ -61,7 +62,9 @@ DEFAULT_QUOTAS = (100_000, 2 * 2**30)
 
 
 class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
+    """All settings of one server, validated. `engine` is resolved: it is `auto` only if `models`
+    have engines of their own. Workers get a copy, which is validated again.
+    """
 
     model: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
@@ -140,6 +143,17 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     port: Annotated[
         int, about(NETWORK, "The port to listen on. 0 picks a free one.", ge=0, le=65_535)
     ] = 8000
+    workers: Annotated[
+        int,
+        about(
+            NETWORK,
+            "Processes that accept connections on the port. They share the store; each has a "
+            "processor, memory, and the limits of a server of its own. More than one need a store "
+            "that processes can share: any but memory.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     graceful_shutdown_s: Annotated[
         int,
         about(NETWORK, "Seconds that running responses have to finish at shutdown.", ge=0),
@@ -442,10 +456,11 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
+        check_workers(self)
         check_used(self.options, {setting: getattr(self, setting) for setting in OWN_CLASSES})
         if self.models:
             self._refuse_a_single_model()
-        if self.engine == "auto":
+        elif self.engine == "auto":
             is_scripted = self.model is None or self.model in SCRIPTED_MODELS
             # Resolved here, so that no caller has to handle `auto`.
             force_setattr(self, "engine", "scripted" if is_scripted else "vllm")
@@ -468,6 +483,11 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
                     f"{name} is for a server of one model, but the settings file has [[models]]: "
                     "set it in the model's table."
                 )
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines of the models, each once."""
+        return tuple(dict.fromkeys(each.engine for each in self.models)) or (self.engine,)
 
     @property
     def needs_keys(self) -> bool:

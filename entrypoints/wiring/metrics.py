@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -16,9 +17,12 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.metrics import Expose
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.workers.peers import Peers
 
 if TYPE_CHECKING:
     from antiphon.adapters.telemetry.prometheus import PrometheusMeter
+
+METRICS = "metrics"
 
 
 def prometheus_meter(settings: Settings) -> PrometheusMeter | None:
@@ -32,8 +36,18 @@ def prometheus_meter(settings: Settings) -> PrometheusMeter | None:
     return PrometheusMeter()
 
 
-def expose(meter: PrometheusMeter | None) -> Expose | None:
-    return None if meter is None else meter.expose
+def expose(meter: PrometheusMeter | None, peers: Peers | None) -> Expose | None:
+    """Return what answers `/metrics`: of all workers, if there are several."""
+    if meter is None or peers is None:
+        return None if meter is None else meter.expose
+    from antiphon.adapters.telemetry.merged import merge
+
+    peers.offer(METRICS, meter.export)
+
+    async def expose_all(accept: str) -> tuple[bytes, str]:
+        return await asyncio.to_thread(merge, await peers.ask_all(METRICS), accept)
+
+    return expose_all
 
 
 def meter_or_none(meter: PrometheusMeter | None) -> Meter:

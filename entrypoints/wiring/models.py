@@ -51,7 +51,7 @@ class VllmOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def build_models(settings: Settings) -> Sequence[SupervisedModel]:
     """Return the models that the settings name, not started. Raises: SettingsError."""
     policy = RestartPolicy(max_failures=settings.engine_restarts)
-    tables = settings.models or _tables_of_a_single_model(settings)
+    tables = settings.models or tables_of_a_single_model(settings)
     return [SupervisedModel(_build(table, settings), policy) for table in tables]
 
 
@@ -77,7 +77,7 @@ def _build(table: ModelTable, settings: Settings) -> Model:
         raise SettingsError(f"The model {table.name[0]!r} is invalid: {error}") from error
 
 
-def _tables_of_a_single_model(settings: Settings) -> Sequence[ModelTable]:
+def tables_of_a_single_model(settings: Settings) -> Sequence[ModelTable]:
     """Return the table that `antiphon serve MODEL` and its options stand for."""
     if settings.engine == "scripted":
         return _scripted_tables(settings)

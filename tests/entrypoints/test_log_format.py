@@ -71,6 +71,13 @@ def test_no_text_forges_a_record(text: str) -> None:
     assert "\x1b" not in line
 
 
+def test_one_of_several_workers_names_itself() -> None:
+    made = record("hello")
+    line = formatted(LogFormatter(2), made, request_id="req_1")
+    assert line.endswith("antiphon.runs hello [worker=2 request=req_1]")
+    assert json.loads(JsonLogFormatter(2).format(made))["worker"] == 2
+
+
 def test_an_exception_is_a_field() -> None:
     try:
         int("no\nway")

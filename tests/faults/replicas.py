@@ -19,6 +19,7 @@ T = TypeVar("T")
 MODEL = "scripted-chat"
 LEASE_S = 2.0
 """Short, so that tests need not wait long for the death of a server to be noticed."""
+START_S = 30.0
 
 
 class Replica:
@@ -41,7 +42,7 @@ class Replica:
         assert self.process is not None
         return self.process.pid
 
-    def start(self) -> None:
+    def start(self, limit_s: float = START_S) -> None:
         """Return when it answers."""
         told = self.output.stat().st_size if self.output.exists() else 0
         with self.output.open("ab") as log:
@@ -55,7 +56,7 @@ class Replica:
                 stdout=log,
                 stderr=log,
             )
-        address = wait_for(lambda: self._address(told), limit_s=30)
+        address = wait_for(lambda: self._address(told), limit_s=limit_s)
         self.url = address
         self._port = address.rpartition(":")[2]
 
@@ -89,7 +90,9 @@ class Replica:
 
 
 @contextmanager
-def replicas(folder: Path, *options: str, count: int = 2) -> Iterator[list[Replica]]:
+def replicas(
+    folder: Path, *options: str, count: int = 2, start_s: float = START_S
+) -> Iterator[list[Replica]]:
     """Serve from so many processes until the block is left."""
     started: list[Replica] = []
     try:
@@ -97,7 +100,7 @@ def replicas(folder: Path, *options: str, count: int = 2) -> Iterator[list[Repli
             own = folder / f"replica{number}"
             own.mkdir()
             started.append(Replica(own, *options))
-            started[-1].start()
+            started[-1].start(start_s)
         yield started
     finally:
         for replica in started:

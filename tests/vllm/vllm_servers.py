@@ -60,7 +60,7 @@ def vllm_servers(
 ) -> Iterator[dict[str, VllmServer]]:
     """Start a server for each row, side by side, and yield them when all are ready."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(_named_vllm(folder)), *sys.path]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(named_vllm(folder)), *sys.path]))
         patch.setenv("VLLM_LOGGING_LEVEL", "INFO")  # its start-up is a line of the log
         servers = {name: VllmServer(model, options) for name, options in options_by_name.items()}
         for server in servers.values():
@@ -70,7 +70,7 @@ def vllm_servers(
         yield servers
 
 
-def _named_vllm(folder: Path) -> Path:
+def named_vllm(folder: Path) -> Path:
     """Return a folder that calls the installed build for CPUs `vllm`.
 
     The command asks for the version of `vllm`, from which it also learns that this is a CPU.

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 from msgspec import Struct
@@ -26,6 +28,30 @@ from antiphon.entrypoints.http.connections import Connections
 from antiphon.entrypoints.http.console.pages import console_headers
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.requests import HttpRequest, caller_of
+from antiphon.entrypoints.workers.peers import Peers
+
+LOAD = "load"
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """What the server does now: that of one process, or of all of its workers."""
+
+    running: int
+    phases: Mapping[str, int]
+    background: int
+    background_slots: int
+    waiting: int
+    waiting_for_tokens: int
+    oldest_seconds: float | None
+    open: int
+    streams: int
+    websockets: int
+
+
+CONNECTIONS = ("open", "streams", "websockets")
+RUNS = tuple(name for name in Load.__struct_fields__ if name not in CONNECTIONS)
+COUNTS = tuple(name for name in Load.__struct_fields__ if name not in ("phases", "oldest_seconds"))
+"""The fields that add up."""
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
@@ -42,10 +68,16 @@ class ServerState(Struct, frozen=True, kw_only=True):
     streams: KeepAlive
     websockets: OpenWebSockets
     connections: Connections
+    peers: Peers | None = None
+
+    def __post_init__(self) -> None:
+        if self.peers is not None:
+            self.peers.offer(LOAD, self._encoded_load)
 
     async def read(self, caller: Caller) -> Mapping[str, Any]:
         """Return the state as the caller may see it. Raises: StoreError."""
-        readiness, models, usage, queued = await asyncio.gather(
+        load, readiness, models, usage, queued = await asyncio.gather(
+            self._whole_load(),
             self.check_ready(),
             self.describe_models(caller.policy),
             self.store.usage(caller.tenant),
@@ -54,12 +86,8 @@ class ServerState(Struct, frozen=True, kw_only=True):
         return {
             "server": self._server(readiness),
             "models": [_model(model, readiness) for model in models],
-            "runs": {**self._runs(), "queued": queued},
-            "connections": {
-                "open": len(self.connections),
-                "streams": len(self.streams),
-                "websockets": len(self.websockets),
-            },
+            "runs": {**{name: getattr(load, name) for name in RUNS}, "queued": queued},
+            "connections": {name: getattr(load, name) for name in CONNECTIONS},
             "tenant": {
                 "name": caller.tenant,
                 "key": caller.key_name,
@@ -81,17 +109,43 @@ class ServerState(Struct, frozen=True, kw_only=True):
             "store_kind": self.store_kind,
         }
 
-    def _runs(self) -> Mapping[str, Any]:
+    async def _whole_load(self) -> Load:
+        if self.peers is None:
+            return self._load()
+        answers = await self.peers.ask_all(LOAD)
+        return _sum(msgspec.json.decode(answer, type=Load) for answer in answers.values())
+
+    async def _encoded_load(self) -> bytes:
+        return msgspec.json.encode(self._load())
+
+    def _load(self) -> Load:
         received_at = self.runs.oldest_received_at
-        return {
-            "running": len(self.runs),
-            "phases": self.runs.count_phases(),
-            "background": self.runs.background,
-            "background_slots": self.runs.background + self.runs.free_slots,
-            "waiting": self.admission.runs.waiting,
-            "waiting_for_tokens": self.admission.prompt_tokens.waiting,
-            "oldest_seconds": None if received_at is None else time.time() - received_at,
-        }
+        return Load(
+            running=len(self.runs),
+            phases=self.runs.count_phases(),
+            background=self.runs.background,
+            background_slots=self.runs.background + self.runs.free_slots,
+            waiting=self.admission.runs.waiting,
+            waiting_for_tokens=self.admission.prompt_tokens.waiting,
+            oldest_seconds=None if received_at is None else time.time() - received_at,
+            open=len(self.connections),
+            streams=len(self.streams),
+            websockets=len(self.websockets),
+        )
+
+
+def _sum(loads: Iterable[Load]) -> Load:
+    """Return the load of all workers: sums, and the oldest of their runs."""
+    all_loads = list(loads)
+    phases: Counter[str] = Counter()
+    for load in all_loads:
+        phases.update(load.phases)
+    ages = [load.oldest_seconds for load in all_loads if load.oldest_seconds is not None]
+    return Load(
+        phases=phases,
+        oldest_seconds=max(ages, default=None),
+        **{name: sum(getattr(load, name) for load in all_loads) for name in COUNTS},
+    )
 
 
 def _model(model: ModelDescription, readiness: Readiness) -> Mapping[str, Any]:
