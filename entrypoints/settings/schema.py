@@ -61,7 +61,7 @@ DEFAULT_QUOTAS = (100_000, 2 * 2**30)
 
 
 class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
+    """All settings of one server, validated. `engine` is never `auto`, except beside `models`."""
 
     model: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
@@ -445,7 +445,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
         check_used(self.options, {setting: getattr(self, setting) for setting in OWN_CLASSES})
         if self.models:
             self._refuse_a_single_model()
-        if self.engine == "auto":
+        elif self.engine == "auto":
             is_scripted = self.model is None or self.model in SCRIPTED_MODELS
             # Resolved here, so that no caller has to handle `auto`.
             force_setattr(self, "engine", "scripted" if is_scripted else "vllm")
