@@ -153,9 +153,7 @@ class _Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve until a signal stops the process. Raises: SettingsError; ModelsFailed."""
-    log_handler = logging.StreamHandler()
-    log_handler.setFormatter(FORMATTERS[settings.log_format]())
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
+    configure_logs(settings)
     if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
     raise_open_files_limit()
@@ -165,6 +163,13 @@ def run(settings: Settings) -> None:
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):
         runner.run(_serve(settings))
+
+
+def configure_logs(settings: Settings) -> None:
+    """Write the log of this process to standard error, as the settings say."""
+    log_handler = logging.StreamHandler()
+    log_handler.setFormatter(FORMATTERS[settings.log_format]())
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
 
 
 @asynccontextmanager
@@ -185,13 +190,12 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             _uvicorn_config(app, container),
             stopping=container.stopping(),
             runs=container.runs(),
-            drain=partial(_drain, container),
+            drain=partial(drain, container),
             drain_delay_s=settings.drain_delay_s,
         )
         stalled = container.transport().connections.abort_stalled_forever()
         await stack.enter_async_context(_in_background(stalled))
-        _tune_garbage_collector()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        tune_interpreter()
         ready = asyncio.ensure_future(server.ready.wait())
         task = asyncio.create_task(server.serve(sockets=[listener]))
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -393,12 +397,15 @@ async def _leave(container: Container) -> None:
         )
 
 
-async def _drain(container: Container) -> None:
+async def drain(container: Container) -> None:
+    """Wait up to `graceful_shutdown_s` for the runs to end. End the others, and all readers."""
     await container.runs().drain(container.settings().graceful_shutdown_s)
     container.drained().trigger()
 
 
-def _tune_garbage_collector() -> None:
+def tune_interpreter() -> None:
+    """Set up this process for an event loop that sends many small frames."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Objects that exist now live as long as the process, so no collection needs to visit them.
     # Responses leave no reference cycles behind, so young objects need no collection every 700
     # allocations: it was an eighth of the cost of a streamed token.
