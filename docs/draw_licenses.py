@@ -19,9 +19,9 @@ Drawn from the packages' own metadata by `make docs`; a test checks that it is u
 no other license gets in.
 
 Antiphon is licensed under Apache-2.0. The server installs these packages on Linux and macOS, with
-all its extras except `vllm`, which brings its own, and `mistral`, which comes with `vllm` (one of
-its packages, pycountry, has the license LGPL-2.1-only). The lock file `requirements/server.txt` has
-their versions. Identifiers are those of SPDX.
+all its extras except `ray` and `vllm`, which bring their own, and `mistral`, which comes with
+`vllm` (one of its packages, pycountry, has the license LGPL-2.1-only). The lock file
+`requirements/server.txt` has their versions. Identifiers are those of SPDX.
 
 | Package | License |
 | --- | --- |

@@ -55,10 +55,17 @@ def binding(settings: Settings) -> Iterator[Listeners]:
     """Bind the server's ports, and close them after the block. Raises: SettingsError."""
     with ExitStack() as stack:
         api = stack.enter_context(bind(settings.host, settings.port))
-        admin = None
-        if settings.admin_port is not None:
-            admin = stack.enter_context(bind(settings.admin_host, settings.admin_port, "--admin-"))
+        admin = bind_admin(settings)
+        if admin is not None:
+            stack.enter_context(admin)
         yield Listeners(api=api, admin=admin, are_shared=settings.workers > 1)
+
+
+def bind_admin(settings: Settings) -> socket.socket | None:
+    """Return the socket of the second port, if the settings have one. Raises: SettingsError."""
+    if settings.admin_port is None:
+        return None
+    return bind(settings.admin_host, settings.admin_port, "--admin-")
 
 
 def bind(host: str, port: int, prefix: str = "--") -> socket.socket:

@@ -195,7 +195,7 @@ async def serving(
             _uvicorn_config(app, container),
             stopping=container.stopping(),
             runs=container.runs(),
-            drain=partial(_drain, container),
+            drain=partial(drain, container),
             drain_delay_s=settings.drain_delay_s,
             accept=partial(
                 Acceptor,
@@ -206,8 +206,7 @@ async def serving(
             ),
         )
         await stack.enter_async_context(_in_background(connections.abort_stalled_forever()))
-        _tune_garbage_collector()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        tune_interpreter()
         ready = asyncio.ensure_future(server.ready.wait())
         task = asyncio.create_task(server.serve(sockets=[listeners.api]))
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -414,12 +413,15 @@ async def _leave(container: Container) -> None:
         )
 
 
-async def _drain(container: Container) -> None:
+async def drain(container: Container) -> None:
+    """Wait up to `graceful_shutdown_s` for the runs to end. End the others, and all readers."""
     await container.runs().drain(container.settings().graceful_shutdown_s)
     container.drained().trigger()
 
 
-def _tune_garbage_collector() -> None:
+def tune_interpreter() -> None:
+    """Set up this process for an event loop that sends many small frames."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Objects that exist now live as long as the process, so no collection needs to visit them.
     # Responses leave no reference cycles behind, so young objects need no collection every 700
     # allocations: it was an eighth of the cost of a streamed token.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -556,3 +557,12 @@ def test_a_header_that_clients_send_themselves_cannot_name_the_tenant(
     header: str, refusal: Any
 ) -> None:
     assert "only the proxy sends" in refusal(options={"trusted_proxy.tenant_header": header})
+
+
+# --- copies ---
+
+
+def test_settings_can_be_sent_to_another_process(toml: Any) -> None:
+    file = toml('[[models]]\nname = "a"\nengine = "chat"\nurl = "http://127.0.0.1/v1"')
+    for settings in (load(), load(file)):
+        assert pickle.loads(pickle.dumps(settings)) == settings

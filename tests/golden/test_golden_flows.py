@@ -300,12 +300,15 @@ def play(
 
 @contextmanager
 def servers(
-    serve_from: Any, site: FakeMcpServer, tmp_path_factory: pytest.TempPathFactory
+    serve_from: Any,
+    site: FakeMcpServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    webs: Mapping[str, Json] = WEBS,
 ) -> Iterator[Mapping[str, Playing]]:
     """Servers by the web that they search; each runs whatever this machine has the programs for."""
     with ExitStack() as stack:
         playing = {}
-        for web, searched in WEBS.items():
+        for web, searched in webs.items():
             folder = tmp_path_factory.mktemp("flows")
             (folder / "psalms.md").write_text(PAGE)
             settings = {
