@@ -25,7 +25,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86),
     "Engines and models": (87, 88, 89, 90, 92, 94),
     "Input and history": (12, 14, 16, 20, 23),
-    "Stores, and runs on several servers": (8, 28, 29, 30, 31, 32, 34, 35, 39, 60),
+    "Stores, and runs on several servers": (8, 28, 29, 30, 31, 32, 34, 35, 39, 60, 111),
     "Keys, tenants and webhooks": (36, 37, 38, 73, 74, 75, 76, 77, 80, 81),
     "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 79, 107),
     "Code and commands": (41, 42, 47, 48, 49),
