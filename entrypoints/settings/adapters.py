@@ -43,10 +43,11 @@ class AdapterSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown
         str,
         about(
             STORAGE,
-            "Where to keep vector stores. auto is a file in the data folder, or memory with the "
-            "memory store; package.module:Class is your own.",
-            allowed="auto or package.module:Class",
-            pattern=rf"^(auto|{OWN_CLASS})\Z",
+            "Where to keep vector stores. auto is postgres with a PostgreSQL store, otherwise "
+            "sqlite. With postgres, they are in the PostgreSQL store; sqlite is a file in "
+            "data_dir, or memory with the memory store. package.module:Class is your own.",
+            allowed="auto, sqlite, postgres or package.module:Class",
+            pattern=rf"^(auto|sqlite|postgres|{OWN_CLASS})\Z",
         ),
     ] = "auto"
     event_log: Annotated[

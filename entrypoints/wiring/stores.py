@@ -99,12 +99,20 @@ FILE_STORES: Mapping[str, Callable[[Settings], FileStore]] = {
 
 
 def vector_stores(settings: Settings) -> VectorStores:
-    stores: VectorStores
+    """Return the chosen vector stores. Raises: SettingsError."""
     if is_own_class(settings.vector_stores):
-        stores = load_port(settings, "vector_stores", VectorStores, data_dir=settings.data_dir)
-    else:
-        stores = SqliteVectorStores(settings.vector_stores_file)
-    return stores
+        own: VectorStores = load_port(
+            settings, "vector_stores", VectorStores, data_dir=settings.data_dir
+        )
+        return own
+    kind = settings.vector_stores
+    if kind == "auto":
+        kind = "postgres" if store_kind(settings) == "postgres" else "sqlite"
+    if kind == "sqlite":
+        return SqliteVectorStores(settings.vector_stores_file)
+    from antiphon.adapters.stores.postgres_vector_stores import PostgresVectorStores
+
+    return PostgresVectorStores(_dsn_for(settings, "vector_stores"))
 
 
 def event_log(settings: Settings) -> EventLog:

@@ -340,7 +340,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("store", "postgres", STORES),
         ("file_store", "ftp://files", FILE_STORES),
         ("file_store_endpoint", "minio:9000", "a URL"),
-        ("vector_stores", "qdrant", "auto or package.module:Class"),
+        ("vector_stores", "qdrant", "auto, sqlite, postgres or package.module:Class"),
         ("event_log", "my_package.logs:", "memory or package.module:Class"),
         ("data_dir", "", "a path"),
         ("seal_key_file", "", "a path"),
