@@ -28,7 +28,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Stores, and runs on several servers": (8, 28, 29, 30, 31, 32, 34, 35, 39, 60, 111),
     "Keys, tenants and webhooks": (36, 37, 38, 73, 74, 75, 76, 77, 80, 81),
     "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 79, 107),
-    "Code and commands": (41, 42, 47, 48, 49),
+    "Code and commands": (41, 42, 47, 48, 49, 113),
     "Web search, file search and citations": (43, 44, 45, 46, 50, 51, 52, 112),
     "Network and transport": (71, 72, 83, 108),
     "Operation": (95, 97, 98, 99, 100, 102, 103, 104, 105, 106),

@@ -305,7 +305,9 @@ class Container(containers.DeclarativeContainer):
     sweep_vector_stores = providers.Singleton(
         SweepVectorStores, vector_stores, now=providers.Object(time.time)
     )
-    sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
+    sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(
+        sandboxes, settings, owner
+    )
     web: providers.Provider[Web | None] = providers.Singleton(
         web, settings, providers.Singleton(url_policy, settings), read_pdf
     )

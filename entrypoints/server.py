@@ -38,6 +38,7 @@ from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import Acceptor, bind
 from antiphon.entrypoints.log_format import FORMATTERS
+from antiphon.entrypoints.relaying import start_relay
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.vllm_logs import configure_vllm_logs
@@ -236,8 +237,15 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         error_stacks=settings.error_stacks,
         expose=container.expose_metrics() if settings.admin_port is None else None,
     )
-    served: ASGIApp = Authentication(
-        app, container.identities(), dialect=DIALECTS[settings.dialect]
+    served = await start_relay(
+        container,
+        stack,
+        app,
+        partial(
+            Authentication,
+            identities=container.identities(),
+            dialect=DIALECTS[settings.dialect],
+        ),
     )
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)

@@ -53,10 +53,19 @@ async def receive_body(request: HttpRequest, limits: BodyLimits) -> AsyncIterato
         raise UnsupportedMediaType(
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
-    with limits.incoming.hold(tenant_of(request)) as held:
-        body = await _receive_body(request, limits.max_bytes, held)
+    async with receive_bytes(request, limits) as body:
         await run_in_thread(len(body), check_complexity, body, limits)
         yield body
+
+
+@asynccontextmanager
+async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterator[bytes]:
+    """Yield a body of any kind. Its bytes count as incoming until the block ends.
+
+    Raises: RequestError, BodyTooLarge, QueueFull, TooManyRequests.
+    """
+    with limits.incoming.hold(tenant_of(request)) as held:
+        yield await _receive_body(request, limits.max_bytes, held)
 
 
 def decode_body(
