@@ -65,7 +65,7 @@ class ShellCaller(ToolCaller, CitationSource):
         try:
             async with (
                 self._container.acquire() as sandbox,
-                aclosing(_run_commands(sandbox, action)) as batches,
+                aclosing(_run_commands(sandbox, action, self._container.take_note())) as batches,
             ):
                 async for batch in batches:
                     yield batch
@@ -75,7 +75,7 @@ class ShellCaller(ToolCaller, CitationSource):
         yield [d.ToolEnd()]
 
 
-async def _run_commands(sandbox: Sandbox, action: Json) -> WorkOutput:
+async def _run_commands(sandbox: Sandbox, action: Json, note: str) -> WorkOutput:
     requested_length, remaining_length = action["max_output_length"], MAX_OUTPUT
     timeout_s = max(0, action["timeout_ms"] or 0) / 1000 or None
     for index, command in enumerate(action["commands"]):
@@ -86,6 +86,8 @@ async def _run_commands(sandbox: Sandbox, action: Json) -> WorkOutput:
         if index >= MAX_COMMANDS:
             yield record.refuse(f"Not run: a call may have {MAX_COMMANDS} commands.")
             continue
+        if index == 0 and note and (delta := record.add(CommandOutput(stderr=f"{note}\n"))):
+            yield [delta]
         try:
             async with aclosing(sandbox.command(command, timeout_s=timeout_s)) as outputs:
                 async for output in outputs:
