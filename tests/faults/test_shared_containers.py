@@ -17,6 +17,7 @@ from tests.faults.replicas import Replica
 
 pytestmark = [
     pytest.mark.faults,
+    pytest.mark.timeout(180),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 

@@ -12,7 +12,7 @@ from tests.faults.conftest import STORES
 from tests.faults.replicas import MODEL, Replica, replicas
 from tests.object_store import CREDENTIALS, new_bucket, s3_server
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
 LONG = bytes(range(256)) * 8000
 TEXT = b"The owl flies at night."

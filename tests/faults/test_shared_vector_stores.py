@@ -11,7 +11,7 @@ import pytest
 from tests.faults.conftest import STORES
 from tests.faults.replicas import MODEL, Replica, replicas, wait_for
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
