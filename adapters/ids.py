@@ -34,3 +34,12 @@ if hasattr(os, "register_at_fork"):  # two processes must not return the same id
 def new_id(prefix: str) -> str:
     """Return a new id: `new_id("resp")` -> `resp_…` with 48 hexadecimal digits."""
     return f"{prefix}_{_randomness.take().hex()}"
+
+
+def new_tagged_id(tag: str, prefix: str) -> str:
+    """Return a new id whose digits begin with `tag`. It is as long as others.
+
+    >>> new_tagged_id("0123456789abcdef", "cntr").startswith("cntr_0123456789abcdef")
+    True
+    """
+    return f"{prefix}_{tag}{_randomness.take().hex()[len(tag) :]}"

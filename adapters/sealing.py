@@ -29,6 +29,10 @@ FINGERPRINT = b"antiphon seal key fingerprint, version 1"
 """Derives the fingerprint, which is in the store: its readers must not learn the server's key."""
 
 
+RELAYED = b"antiphon relayed requests, version 1"
+"""Derives the key for the signatures of requests between servers."""
+
+
 class Sealer:
     """Encrypts text so that only servers with this key can decrypt it, and only for its tenant.
 
@@ -88,6 +92,10 @@ class Sealer:
             self._salt_key = hmac.digest(self._load(), SALTS, "sha256")
         salt = hmac.digest(self._salt_key, msgspec.json.encode((tenant, text)), "sha256")
         return base64.urlsafe_b64encode(salt).decode().rstrip("=")
+
+    def sign(self, message: bytes) -> bytes:
+        """Return a signature that only servers with this key can make. Raises: SettingsError."""
+        return hmac.digest(hmac.digest(self._load(), RELAYED, "sha256"), message, "sha256")
 
     def _load(self) -> bytes:
         if self._key is None:

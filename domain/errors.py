@@ -16,7 +16,8 @@ AntiphonError
 │   ├── EmbeddingsError       the embedding engine is not available           503
 │   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
 │   ├── TooManyRequests       the engine's queue is full                      503
-│   └── ServerShuttingDown    this server starts nothing more                 503
+│   ├── ServerShuttingDown    this server starts nothing more                 503
+│   └── ServerUnreachable     the server that has a container does not answer 503
 ├── EngineError               the engine failed in this run                   500
 │   ├── CannotResume          no model here goes on with what another server began
 │   └── EngineDead            the engine failed for every run                 503
@@ -212,6 +213,10 @@ class ServerShuttingDown(RequestError):
         super().__init__(
             "The server is shutting down. Send the request again.", code="server_error"
         )
+
+
+class ServerUnreachable(RequestError):
+    """Another server, which alone can answer the request, does not answer."""
 
 
 class EngineError(AntiphonError):

@@ -179,6 +179,7 @@ class Container(containers.DeclarativeContainer):
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
     peers: providers.Provider[object] = providers.Object(None)
 
+    now = providers.Object(time.time)
     owner = providers.Singleton(new_id, "srv")
     prometheus = providers.Singleton(prometheus_meter, settings)
     expose_metrics = providers.Singleton(expose, prometheus, peers)
@@ -201,9 +202,7 @@ class Container(containers.DeclarativeContainer):
     models = providers.Singleton(offer_models, supervised_models, settings)
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
     bearer = providers.Singleton(bearer_identity, settings, keys_file, store, issuer_keys)
-    sessions = providers.Singleton(
-        Sessions, sealer.provided.seal, sealer.provided.unseal, now=providers.Object(time.time)
-    )
+    sessions = providers.Singleton(Sessions, sealer.provided.seal, sealer.provided.unseal, now=now)
     identities: providers.Provider[Sequence[Identity] | None] = providers.Singleton(
         identities, settings, bearer, sessions
     )
@@ -221,10 +220,7 @@ class Container(containers.DeclarativeContainer):
     webhook_endpoints = providers.Singleton(read_endpoints, settings)
     propagation = providers.Singleton(propagation, settings)
     create_deliveries = providers.Singleton(
-        CreateDeliveries,
-        webhook_endpoints,
-        new_id=providers.Object(new_id),
-        now=providers.Object(time.time),
+        CreateDeliveries, webhook_endpoints, new_id=providers.Object(new_id), now=now
     )
     send_deliveries = providers.Singleton(
         SendDeliveries,
@@ -233,7 +229,7 @@ class Container(containers.DeclarativeContainer):
             measured_webhooks, providers.Singleton(webhook_fetcher, webhook_endpoints), meter
         ),
         webhook_endpoints,
-        now=providers.Object(time.time),
+        now=now,
         clock=providers.Object(time.monotonic),
         propagation=propagation,
     )
@@ -251,7 +247,7 @@ class Container(containers.DeclarativeContainer):
         EnforceLimits,
         store,
         owner=owner,
-        now=providers.Object(time.time),
+        now=now,
         defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
     traces = providers.Singleton(otlp_traces, settings, owner)
@@ -299,14 +295,12 @@ class Container(containers.DeclarativeContainer):
         embeddings,
         quota_bytes=settings.provided.keep_vector_bytes,
     )
-    find_vector_store = providers.Singleton(
-        FindVectorStore, vector_stores, now=providers.Object(time.time)
-    )
+    find_vector_store = providers.Singleton(FindVectorStore, vector_stores, now=now)
     search_vector_stores = providers.Singleton(SearchVectorStores, vector_stores, embeddings)
-    sweep_vector_stores = providers.Singleton(
-        SweepVectorStores, vector_stores, now=providers.Object(time.time)
+    sweep_vector_stores = providers.Singleton(SweepVectorStores, vector_stores, now=now)
+    sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(
+        sandboxes, settings, owner
     )
-    sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
     web: providers.Provider[Web | None] = providers.Singleton(
         web, settings, providers.Singleton(url_policy, settings), read_pdf
     )
@@ -361,7 +355,7 @@ class Container(containers.DeclarativeContainer):
     make_sequencer = providers.Singleton(
         MakeSequencer,
         new_id=providers.Object(new_id),
-        now=providers.Object(time.time),
+        now=now,
         seal=sealer.provided.seal,
     )
     admission = providers.Singleton(admission, settings)
@@ -377,7 +371,7 @@ class Container(containers.DeclarativeContainer):
             jobs,
             owner=owner,
             new_id=providers.Object(new_id),
-            now=providers.Object(time.time),
+            now=now,
         ),
         providers.Singleton(
             StartResponse,
@@ -387,7 +381,7 @@ class Container(containers.DeclarativeContainer):
             run_response,
             make_sequencer,
             owner=owner,
-            now=providers.Object(time.time),
+            now=now,
             limits=providers.Singleton(
                 StartLimits,
                 keep_days=settings.provided.keep_days,
@@ -468,7 +462,7 @@ class Container(containers.DeclarativeContainer):
                 IdempotencyKeys,
                 store,
                 owner=owner,
-                now=providers.Object(time.time),
+                now=now,
                 clock=providers.Object(time.monotonic),
             ),
             new_id=providers.Object(new_id),
@@ -520,7 +514,7 @@ class Container(containers.DeclarativeContainer):
             read_items,
             check_quota,
             new_id=providers.Object(new_id),
-            now=providers.Object(time.time),
+            now=now,
         ),
         get=providers.Singleton(GetConversation, store),
         list=providers.Singleton(ListConversations, store),
@@ -546,7 +540,7 @@ class Container(containers.DeclarativeContainer):
                 quota_bytes=settings.provided.keep_file_bytes,
             ),
             new_id=providers.Object(new_id),
-            now=providers.Object(time.time),
+            now=now,
         ),
         list=providers.Singleton(ListFiles, files),
         get=providers.Singleton(GetFile, files),
@@ -560,7 +554,7 @@ class Container(containers.DeclarativeContainer):
         files,
         index_files,
         limits=vector_store_limits,
-        now=providers.Object(time.time),
+        now=now,
     )
     vector_store_services = providers.Singleton(
         VectorStoreServices,
@@ -571,7 +565,7 @@ class Container(containers.DeclarativeContainer):
             add_files,
             limits=vector_store_limits,
             new_id=providers.Object(new_id),
-            now=providers.Object(time.time),
+            now=now,
         ),
         find=find_vector_store,
         list=providers.Singleton(ListVectorStores, find_vector_store),
@@ -585,7 +579,7 @@ class Container(containers.DeclarativeContainer):
             find_vector_store,
             add_files,
             new_id=providers.Object(new_id),
-            now=providers.Object(time.time),
+            now=now,
         ),
         list_files=providers.Singleton(ListStoreFiles, vector_stores),
         options=http_options,

@@ -40,6 +40,7 @@ from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import ACCEPTED, Acceptor
 from antiphon.entrypoints.log_format import set_up_logs
 from antiphon.entrypoints.process import Process
+from antiphon.entrypoints.relaying import start_relay
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.vllm_logs import configure_vllm_logs
@@ -254,8 +255,12 @@ async def start_app(
         expose=container.expose_metrics() if settings.admin_port is None else None,
     )
     dialect = DIALECTS[settings.dialect]
-    served: ASGIApp = RefuseEarly(app, container.admission(), dialect=dialect)
-    served = Authentication(served, container.identities(), dialect=dialect)
+    served = await start_relay(
+        container,
+        stack,
+        RefuseEarly(app, container.admission(), dialect=dialect),
+        partial(Authentication, identities=container.identities(), dialect=dialect),
+    )
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)
     if not settings.metrics:

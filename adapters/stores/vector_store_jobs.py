@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
+from typing import Any, TypeVar
 
 import apsw
 
 from antiphon.adapters.stores import vector_store_rows as rows
 from antiphon.adapters.stores.sqlite_file import Row, rows_of
 from antiphon.application.ports import IndexJob
+
+R = TypeVar("R")
 
 _UNFINISHED = "status = 'in_progress' AND NOT is_removed"
 
@@ -57,9 +60,21 @@ def claim_due(
 def _in_turn(
     db: apsw.Connection, now: float, limit: int, skip: Collection[str], last: Sequence[str]
 ) -> list[Row]:
+    tenants = tenants_in_turn(rows_of(db, _TENANTS, (now,)), skip, last)[:limit]
+    return jobs_in_turn([rows_of(db, _OF_TENANT, (key, now, limit)) for key in tenants], limit)
+
+
+def tenants_in_turn(
+    tenants: Iterable[Sequence[Any]], skip: Collection[str], last: Sequence[str]
+) -> list[int]:
+    """Return the keys of tenants in the order of their turns; rows are key, name and due time."""
     turns = {name: turn for turn, name in enumerate(last, 1)}
-    tenants = [row for row in rows_of(db, _TENANTS, (now,)) if row[1] not in skip]
-    tenants.sort(key=lambda row: (turns.get(row[1], 0), row[2]))
-    by_tenant = (rows_of(db, _OF_TENANT, (key, now, limit)) for key, *_ in tenants[:limit])
+    wanted = [row for row in tenants if row[1] not in skip]
+    wanted.sort(key=lambda row: (turns.get(row[1], 0), row[2]))
+    return [row[0] for row in wanted]
+
+
+def jobs_in_turn(by_tenant: Sequence[Sequence[R]], limit: int) -> list[R]:
+    """Return the first jobs, one of each tenant in turn."""
     in_turn = [row for turn in zip_longest(*by_tenant) for row in turn if row is not None]
     return in_turn[:limit]

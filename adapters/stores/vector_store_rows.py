@@ -1,4 +1,4 @@
-"""Conversion of vector stores, files and batches to and from rows of SQLite."""
+"""Conversion of vector stores, files and batches to and from rows, and the queries for SQLite."""
 
 from __future__ import annotations
 
@@ -57,10 +57,22 @@ def mutable_values(store: VectorStore) -> Row:
     return store.last_active_at, store.expires_at, msgspec.json.encode(description)
 
 
+def store_not_found(store_id: str) -> NotFound:
+    return NotFound(f"Vector store with id {store_id[:100]!r} not found.", param="vector_store_id")
+
+
+def file_not_found(file_id: str) -> NotFound:
+    return NotFound(f"No file with id {file_id[:100]!r} in the vector store.", param="file_id")
+
+
+def batch_not_found(batch_id: str) -> NotFound:
+    return NotFound(f"File batch with id {batch_id[:100]!r} not found.", param="batch_id")
+
+
 def store_key(db: apsw.Connection, tenant: str, store_id: str) -> int:
     for (key,) in rows_of(db, _STORE, (tenant, store_id)):
         return int(key)
-    raise NotFound(f"Vector store with id {store_id[:100]!r} not found.", param="vector_store_id")
+    raise store_not_found(store_id)
 
 
 def read_stores(db: apsw.Connection, tenant: str, *ids: str) -> list[VectorStore]:
@@ -72,7 +84,7 @@ def read_stores(db: apsw.Connection, tenant: str, *ids: str) -> list[VectorStore
         (tenant, *ids),
     )
     totals = _count_files(db, [row[0] for row in stores])
-    return [_store_of(row, *totals.get(row[0], ({}, 0))) for row in stores]
+    return [store_of(row, *totals.get(row[0], ({}, 0))) for row in stores]
 
 
 def _count_files(
@@ -92,7 +104,7 @@ def _count_files(
     return totals
 
 
-def _store_of(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
+def store_of(row: Sequence[Any], counts: dict[str, int], usage_bytes: int) -> VectorStore:
     _, store_id, created_at, last_active_at, expires_at, encoded = row
     description = _decode_description(encoded)
     return VectorStore(
@@ -139,16 +151,16 @@ def read_files(
     db: apsw.Connection, store: int, condition: str = "", *values: Any
 ) -> list[StoreFile]:
     query = f"{_FILE} WHERE f.store = ? AND NOT f.is_removed {condition} ORDER BY f.key"
-    return [_file_of(row) for row in rows_of(db, query, (store, *values))]
+    return [file_of(row) for row in rows_of(db, query, (store, *values))]
 
 
 def read_file(db: apsw.Connection, store: int, file_id: str) -> StoreFile:
     for file in read_files(db, store, "AND f.id = ?", file_id):
         return file
-    raise NotFound(f"No file with id {file_id[:100]!r} in the vector store.", param="file_id")
+    raise file_not_found(file_id)
 
 
-def _file_of(row: Row) -> StoreFile:
+def file_of(row: Sequence[Any]) -> StoreFile:
     file_id, store_id, created_at, status, error, usage_bytes, attributes, size, overlap = row
     sizes = ChunkSizes(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap)
     return StoreFile(
@@ -167,19 +179,25 @@ def batch_row(db: apsw.Connection, store: int, batch_id: str) -> Row:
     query = "SELECT created_at, is_cancelled FROM batches WHERE store = ? AND id = ?"
     for row in rows_of(db, query, (store, batch_id)):
         return row
-    raise NotFound(f"File batch with id {batch_id[:100]!r} not found.", param="batch_id")
+    raise batch_not_found(batch_id)
 
 
 def read_batch(db: apsw.Connection, store: int, store_id: str, batch_id: str) -> FileBatch:
-    created_at, is_cancelled = batch_row(db, store, batch_id)
     query = "SELECT status, count(*) FROM files WHERE batch = ? AND NOT is_removed GROUP BY status"
+    created_at, is_cancelled = batch_row(db, store, batch_id)
     counts = counts_of(dict(rows_of(db, query, (batch_id,))))
+    return batch_of(batch_id, store_id, created_at, counts, is_cancelled=bool(is_cancelled))
+
+
+def batch_of(
+    batch_id: str, store_id: str, created_at: int, counts: FileCounts, *, is_cancelled: bool
+) -> FileBatch:
     return FileBatch(
         id=batch_id,
         created_at=created_at,
         vector_store_id=store_id,
         file_counts=counts,
-        status=_batch_status(counts, is_cancelled=bool(is_cancelled)),
+        status=_batch_status(counts, is_cancelled=is_cancelled),
     )
 
 
@@ -191,7 +209,7 @@ def _batch_status(counts: FileCounts, *, is_cancelled: bool) -> Status:
     return "failed" if counts.total and counts.failed == counts.total else "completed"
 
 
-def job_of(row: Row) -> IndexJob:
+def job_of(row: Sequence[Any]) -> IndexJob:
     key, attempt, tenant, file_id, filename, size, overlap = row
     return IndexJob(
         key=key,

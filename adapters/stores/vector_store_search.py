@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ import apsw
 from msgspec.structs import replace
 
 from antiphon.adapters.stores.sqlite_file import rows_of
+from antiphon.adapters.stores.vector_similarity import VectorRow, VectorSearch
 from antiphon.adapters.stores.vector_store_index import TOKENIZER, index_of, scope_of
 from antiphon.adapters.stores.vector_store_rows import decode_attributes
 from antiphon.application.ports import Vectors
@@ -23,7 +24,6 @@ from antiphon.domain.text_chunks import add_spaces
 MAX_WORDS = 32
 """The most different words of a query; further ones are ignored."""
 
-FLOAT_BYTES = 4
 K1, B = 1.2, 0.75
 """The parameters of BM25, with the same values as in FTS5."""
 
@@ -50,7 +50,7 @@ def search(
         return []
     scopes = [scope_of(key) for key, _ in stores]
     text_search = _TextSearch(db, index_of(stores[0][1]), scopes, words)
-    vector_search = _VectorSearch(db, files, vectors)
+    vector_search = VectorSearch(_vectors_of(db, files, vectors), vectors)
     keys = {*text_search.best(files, limit), *vector_search.best(limit)}
     text_scores, embedding_scores = text_search.scores(keys), vector_search.scores(keys)
     return [
@@ -155,8 +155,13 @@ class _TextSearch:
         for word in self._words:
             query = f"SELECT count(*) FROM {self._index} WHERE {self._index} MATCH ?"
             [(matches,)] = rows_of(self._db, query, (f"text : {word}",))
-            weights.append(math.log(1 + (chunks - matches + 0.5) / (matches + 0.5)))
+            weights.append(weight_of(chunks, matches))
         return weights
+
+
+def weight_of(chunks: int, matches: int) -> float:
+    """Return the weight of a word that `matches` of all `chunks` contain."""
+    return math.log(1 + (chunks - matches + 0.5) / (matches + 0.5))
 
 
 def register_share(db: apsw.Connection) -> None:
@@ -176,47 +181,14 @@ def _share(chunk: apsw.FTS5ExtensionApi, /, *weights: Any) -> float:
     return float(score / sum(weights))
 
 
-class _VectorSearch:
-    """The similarity of the query's vector to the vectors of some files.
-
-    The scores stay in arrays: work in Python would hold the interpreter while others wait for it.
-    """
-
-    def __init__(self, db: apsw.Connection, files: Sequence[int], vectors: Vectors | None) -> None:
-        self._keys: Any = ()
-        self._scores: Any = ()
-        if vectors is None:
-            return
-        import numpy as np  # the extra `embeddings`
-
-        query = np.frombuffer(vectors.each[0], dtype=np.float32)
-        rows = db.execute(
-            "SELECT first, count, content FROM vectors WHERE model = ?"
-            " AND file IN (SELECT value FROM json_each(?)) AND length(content) = count * ?"
-            " ORDER BY first",
-            (vectors.model, json.dumps(files), len(query) * FLOAT_BYTES),
-        )
-        keys, scores = [], []
-        for first, count, content in rows:
-            vectors_of_batch = np.frombuffer(content, dtype=np.float32).reshape(count, len(query))
-            keys.append(np.arange(first, first + count))
-            scores.append(vectors_of_batch @ query)
-        if keys:
-            self._keys, self._scores = np.concatenate(keys), np.concatenate(scores)
-
-    def best(self, limit: int) -> list[int]:
-        keys = self._keys
-        if len(keys) > limit:
-            keys = keys[self._scores.argpartition(-limit)[-limit:]]
-        return [int(key) for key in keys]
-
-    def scores(self, keys: Collection[int]) -> Mapping[int, float]:
-        scores = dict.fromkeys(keys, 0.0)
-        if not len(self._keys):
-            return scores
-        wanted = list(keys)
-        places = self._keys.searchsorted(wanted).clip(max=len(self._keys) - 1)
-        for key, place in zip(wanted, places, strict=True):
-            if self._keys[place] == key:
-                scores[key] = min(max(float(self._scores[place]), 0.0), 1.0)
-        return scores
+def _vectors_of(
+    db: apsw.Connection, files: Sequence[int], vectors: Vectors | None
+) -> Iterator[VectorRow]:
+    if vectors is None:
+        return
+    yield from db.execute(
+        "SELECT first, count, content FROM vectors WHERE model = ?"
+        " AND file IN (SELECT value FROM json_each(?)) AND length(content) = count * ?"
+        " ORDER BY first",
+        (vectors.model, json.dumps(files), len(vectors.each[0])),
+    )

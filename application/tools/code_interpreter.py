@@ -42,17 +42,17 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
     async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:  # noqa: ARG002
         try:
             async with self._container.acquire() as sandbox:
-                note = self._container.take_loss_note()
                 result = await sandbox.run(arguments)
+                note = self._container.take_note()
         except SandboxError as error:
             return self.refusal_of(str(error))
-        outputs = _outputs_of(result)
-        return d.ToolEnd("completed", {"outputs": (_to_logs(note), *outputs) if note else outputs})
+        return d.ToolEnd("completed", {"outputs": _outputs_of(result, note)})
 
 
-def _outputs_of(result: CodeResult) -> tuple[Json, ...]:
+def _outputs_of(result: CodeResult, note: str) -> tuple[Json, ...]:
+    text = f"{note}\n{result.logs}" if note else result.logs
     # Code that prints nothing has an output too: the model sees that it ran.
-    logs = (_to_logs(result.logs),) if result.logs or not result.images else ()
+    logs = (_to_logs(text),) if text or not result.images else ()
     return (*logs, *map(_to_image, result.images))
 
 

@@ -33,16 +33,14 @@ from antiphon.domain.errors import (
 from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
-LOST = (
-    "Note: the container of the earlier calls was lost with its server. This call runs in a new "
-    "one, without the variables and files of before.\n"
-)
+LOST = "The container of the earlier calls is gone: its variables and files are lost."
 
 
 class ResponseContainer:
     """A container that calls use one after another, in the order in which they ask for it.
 
-    Without an existing `sandbox`, the first call opens a new one, as `request` describes it.
+    Without an existing `sandbox`, the first call opens a new one, as `request` describes it. `note`
+    is what the model should know with the result of the first call.
     """
 
     def __init__(
@@ -51,8 +49,11 @@ class ResponseContainer:
         tenant: str,
         sandbox: Sandbox | None,
         request: ContainerRequest,
+        *,
+        note: str = "",
     ) -> None:
         self._sandboxes = sandboxes
+        self._note = note
         self._tenant = tenant
         self._sandbox = sandbox
         self._spec = request.spec
@@ -69,11 +70,12 @@ class ResponseContainer:
         """Note that another server has opened the container, which may be gone with it."""
         if self._sandbox is None or self._sandbox.id != container_id:
             self._sandbox = self._sandboxes.find(self._tenant, container_id)
-            self._is_lost = self._sandbox is None
+            if self._sandbox is None:
+                self._note = LOST
 
-    def take_loss_note(self) -> str:
-        """Return what to tell the model once if the container of its earlier calls is gone."""
-        note, self._is_lost = LOST if self._is_lost else "", False
+    def take_note(self) -> str:
+        """Return the note once, and "" afterwards."""
+        note, self._note = self._note, ""
         return note
 
     @asynccontextmanager
@@ -146,15 +148,12 @@ class FindResponseContainer:
                     )
             else:
                 request = _merge(request, await self._check(options, path, tenant=tenant))
-        sandbox = next(iter(sandboxes_by_id.values()), None)
-        if sandbox is None and not request.files:
-            sandbox = self._find_latest(conversation, tenant)
-        return ResponseContainer(self._sandboxes, tenant, sandbox, request)
-
-    def _find_latest(self, conversation: Sequence[i.Item], tenant: str) -> Sandbox | None:
-        ids = (_container_id_of(item) for item in reversed(conversation))
-        latest = next((each for each in ids if each is not None), None)
-        return None if latest is None else self._sandboxes.find(tenant, latest)
+        sandbox, note = next(iter(sandboxes_by_id.values()), None), ""
+        latest = _latest_container_id(conversation)
+        if sandbox is None and not request.files and latest is not None:
+            sandbox = self._sandboxes.find(tenant, latest)
+            note = LOST if sandbox is None else ""
+        return ResponseContainer(self._sandboxes, tenant, sandbox, request, note=note)
 
 
 def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:
@@ -190,6 +189,11 @@ def _merge(first: ContainerRequest, second: ContainerRequest) -> ContainerReques
         spec=replace(first.spec, memory_bytes=memory),
         files=tuple(dict([*first.files, *second.files]).items()),
     )
+
+
+def _latest_container_id(conversation: Sequence[i.Item]) -> str | None:
+    ids = (_container_id_of(item) for item in reversed(conversation))
+    return next((each for each in ids if each is not None), None)
 
 
 def _container_id_of(item: i.Item) -> str | None:

@@ -70,9 +70,7 @@ class ShellCaller(ToolCaller, CitationSource):
         try:
             async with (
                 self._container.acquire() as sandbox,
-                aclosing(
-                    _run_commands(sandbox, action, note=self._container.take_loss_note())
-                ) as batches,
+                aclosing(_run_commands(sandbox, action, self._container.take_note())) as batches,
             ):
                 async for batch in batches:
                     yield batch
@@ -82,8 +80,7 @@ class ShellCaller(ToolCaller, CitationSource):
         yield [d.ToolEnd()]
 
 
-async def _run_commands(sandbox: Sandbox, action: Json, *, note: str) -> WorkOutput:
-    """Run the commands; the `note` is shown with the first."""
+async def _run_commands(sandbox: Sandbox, action: Json, note: str) -> WorkOutput:
     requested_length, remaining_length = action["max_output_length"], MAX_OUTPUT
     timeout_s = max(0, action["timeout_ms"] or 0) / 1000 or None
     for index, command in enumerate(action["commands"]):
@@ -91,11 +88,11 @@ async def _run_commands(sandbox: Sandbox, action: Json, *, note: str) -> WorkOut
         if requested_length is not None:
             max_length = max(0, min(requested_length, remaining_length))
         record = _CommandRecord(index, max_length)
-        if note and not index:
-            yield record.add_note(note)
         if index >= MAX_COMMANDS:
             yield record.refuse(f"Not run: a call may have {MAX_COMMANDS} commands.")
             continue
+        if index == 0 and note and (delta := record.add(CommandOutput(stderr=f"{note}\n"))):
+            yield [delta]
         try:
             async with aclosing(sandbox.command(command, timeout_s=timeout_s)) as outputs:
                 async for output in outputs:
@@ -141,7 +138,7 @@ class _CommandRecord:
         """
         deltas: list[d.Delta] = []
         if self._omitted and notes_omission:
-            deltas += self.add_note(f"\n[{self._omitted} more characters were left out.]\n")
+            deltas += self._add_note(f"\n[{self._omitted} more characters were left out.]\n")
         outcome = {"type": "exit", "exit_code": end.code}
         if end.code is None:
             outcome = {"type": "timeout"}
@@ -151,9 +148,9 @@ class _CommandRecord:
 
     def refuse(self, reason: str) -> list[d.Delta]:
         end = CommandExit(code=EXIT_CODE_NOT_RUN)
-        return [*self.add_note(f"{reason}\n"), *self.end(end, notes_omission=False)]
+        return [*self._add_note(f"{reason}\n"), *self.end(end, notes_omission=False)]
 
-    def add_note(self, note: str) -> list[d.Delta]:
+    def _add_note(self, note: str) -> list[d.Delta]:
         self._texts["stderr"] += note
         fields = {"command_index": self._index, "delta": {"stderr": note}}
         return [d.ToolProgress("output", fields)]

@@ -31,7 +31,14 @@ from antiphon.entrypoints.doctor.findings import (
 )
 from antiphon.entrypoints.seal_key import FINGERPRINT_NAME
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.stores import own_store, postgres_store, redis_store, store_kind
+from antiphon.entrypoints.wiring.stores import (
+    file_store_kind,
+    object_contents,
+    own_store,
+    postgres_store,
+    redis_store,
+    store_kind,
+)
 
 MIB = 1024**2
 LITTLE_SPACE_BYTES = 1024 * MIB
@@ -176,6 +183,21 @@ async def _try(store: Store, name: str) -> Finding:
     return ok(found)
 
 
+async def check_files(installation: Installation) -> Sequence[Finding]:
+    """Return whether uploaded files can be written to their object store, if they have one."""
+    settings = installation.settings
+    if file_store_kind(settings) != "objects":
+        return []
+    contents = object_contents(settings)
+    started_at = time.perf_counter()
+    await contents.start()  # it writes an object, and deletes it
+    seconds = time.perf_counter() - started_at
+    found = f"The file store {contents.place} took an object in {seconds * 1000:.0f} ms."
+    if seconds > SLOW_S:
+        return [warning(found, "This is slow: use a bucket that is nearer.")]
+    return [ok(found)]
+
+
 async def check_seal_key(installation: Installation) -> Sequence[Finding]:
     """Return whether this server has the seal key of the other servers of its store."""
     settings = installation.settings
@@ -200,5 +222,6 @@ SEAL_KEY_ADVICE = (
 CHECKS: Sequence[Check] = (
     Check(name="data folder", run=check_data_folder),
     Check(name="store", run=check_store, limit_s=30),
+    Check(name="files", run=check_files, limit_s=30),
     Check(name="seal key", run=check_seal_key),
 )

@@ -61,7 +61,7 @@ async def _list_tools(servers: ConfiguredServers, label: str) -> Finding:
 async def check_sandbox(installation: Installation) -> Sequence[Finding]:
     """Return whether a sandbox passes its self-test, and what enforces its limits."""
     settings = installation.settings
-    found = sandboxes(settings)
+    found = sandboxes(settings, "doctor")
     if found is None:
         return [skipped("The code interpreter and the shell are off.")]
     try:

@@ -5,6 +5,8 @@ A body that passes costs a bounded amount to decode, store, and send back.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any
 
@@ -17,7 +19,7 @@ from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaT
 from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.incoming_bytes import HeldBytes, IncomingBytes
-from antiphon.entrypoints.http.requests import HttpRequest, header
+from antiphon.entrypoints.http.requests import HttpRequest, header, tenant_of
 
 SLICE_BYTES = 128 * 1024
 """How much is handled in one call, which holds the interpreter's lock: some 2 ms."""
@@ -53,6 +55,16 @@ async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes
     body = await _receive_body(request, limits.max_bytes, held)
     await run_in_thread(len(body), check_complexity, body, limits)
     return body
+
+
+@asynccontextmanager
+async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterator[bytes]:
+    """Yield a body of any kind. Its bytes count as incoming until the block ends.
+
+    Raises: RequestError, BodyTooLarge, QueueFull, TooManyRequests.
+    """
+    with limits.incoming.hold(tenant_of(request)) as held:
+        yield await _receive_body(request, limits.max_bytes, held)
 
 
 def decode_body(

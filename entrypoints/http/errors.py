@@ -45,6 +45,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.LimitExceeded: 429,
     er.TooManyRequests: 503,
     er.ServerShuttingDown: 503,
+    er.ServerUnreachable: 503,
     er.IdempotencyKeyInUse: 503,
     er.EmbeddingsError: 503,
     er.RequestError: 400,

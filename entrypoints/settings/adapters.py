@@ -18,20 +18,36 @@ class AdapterSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown
         str,
         about(
             STORAGE,
-            "Where to store uploaded files. auto is the data folder, or memory with the memory "
-            "store; package.module:Class is your own file store.",
-            allowed="auto or package.module:Class",
-            pattern=rf"^(auto|{OWN_CLASS})\Z",
+            "Where to store uploaded files. auto is postgres with a PostgreSQL store, memory with "
+            "the memory store, otherwise folder. folder is a folder of data_dir. With postgres, "
+            "they are in the PostgreSQL store. s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            "az://CONTAINER/PREFIX and file:///FOLDER are object stores for the contents; the list "
+            "of files is in the PostgreSQL store. Credentials come from the environment, such as "
+            "AWS_ACCESS_KEY_ID. package.module:Class is your own file store.",
+            allowed="auto, folder, postgres, s3://…, gs://…, az://…, file:///FOLDER or "
+            "package.module:Class",
+            pattern=rf"^(auto|folder|postgres|(s3|gs|az)://.+|file:///.+|{OWN_CLASS})\Z",
         ),
     ] = "auto"
+    file_store_endpoint: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://.+\Z")] | None,
+        about(
+            STORAGE,
+            "The URL of a service with the protocol of S3, such as MinIO, for a file_store at "
+            "s3://….",
+            allowed="a URL",
+            shown_default="AWS",
+        ),
+    ] = None
     vector_stores: Annotated[
         str,
         about(
             STORAGE,
-            "Where to keep vector stores. auto is a file in the data folder, or memory with the "
-            "memory store; package.module:Class is your own.",
-            allowed="auto or package.module:Class",
-            pattern=rf"^(auto|{OWN_CLASS})\Z",
+            "Where to keep vector stores. auto is postgres with a PostgreSQL store, otherwise "
+            "sqlite. With postgres, they are in the PostgreSQL store; sqlite is a file in "
+            "data_dir, or memory with the memory store. package.module:Class is your own.",
+            allowed="auto, sqlite, postgres or package.module:Class",
+            pattern=rf"^(auto|sqlite|postgres|{OWN_CLASS})\Z",
         ),
     ] = "auto"
     event_log: Annotated[

@@ -154,6 +154,17 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
             le=64,
         ),
     ] = 1
+    advertise_url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^/?#@\s]+\Z")] | None,
+        about(
+            NETWORK,
+            "The URL at which the other servers of the store reach this one, such as "
+            "http://10.0.0.7:8000. With it, requests for a container reach the server that has it, "
+            "whichever server gets them.",
+            allowed="http://HOST:PORT or https://HOST:PORT",
+            shown_default="containers are found at their server alone",
+        ),
+    ] = None
     graceful_shutdown_s: Annotated[
         int,
         about(NETWORK, "Seconds that running responses have to finish at shutdown.", ge=0),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from antiphon.adapters.ids import new_id
+from functools import partial
+
+from antiphon.adapters.ids import new_tagged_id
 from antiphon.application.ports import Sandboxes
 from antiphon.application.resources.containers import ContainerLimits
+from antiphon.entrypoints.http.relay import server_tag
 from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
 from antiphon.entrypoints.wiring.own_ports import load_port
 
 
-def sandboxes(settings: Settings) -> Sandboxes | None:
-    """Return the sandboxes, or None if the code interpreter and the shell are off."""
+def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
+    """Return the sandboxes, or None if the code interpreter and the shell are off.
+
+    Their ids begin with the tag of the server that is called `owner`.
+    """
+    new_id = partial(new_tagged_id, server_tag(owner))
     if not settings.code_interpreter and not settings.shell:
         return None
     if is_own_class(settings.sandboxes):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from antiphon.adapters.keys.file import KeysFile
+from antiphon.adapters.stores.file_contents import FileContents
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
@@ -41,23 +43,76 @@ def own_store(settings: Settings) -> Store:
 
 
 def file_store(settings: Settings) -> FileStore:
-    files: FileStore
+    """Return the chosen file store. Raises: SettingsError."""
     if is_own_class(settings.file_store):
-        files = load_port(settings, "file_store", FileStore, data_dir=settings.data_dir)
-    elif settings.store == "memory":
-        files = MemoryFileStore()
-    else:
-        files = FolderFileStore(settings.files_folder)
-    return files
+        own: FileStore = load_port(settings, "file_store", FileStore, data_dir=settings.data_dir)
+        return own
+    kind = file_store_kind(settings)
+    if settings.file_store_endpoint is not None and kind != "objects":
+        raise SettingsError("file_store_endpoint is for a file_store at s3://… alone.")
+    return FILE_STORES[kind](settings)
+
+
+def file_store_kind(settings: Settings) -> str:
+    if "://" in settings.file_store:
+        return "objects"
+    if settings.file_store == "auto":
+        return {"memory": "memory", "postgres": "postgres"}.get(store_kind(settings), "folder")
+    return settings.file_store
+
+
+def postgres_file_store(settings: Settings) -> FileStore:
+    from antiphon.adapters.stores.postgres_files import PostgresFileStore
+
+    return PostgresFileStore(_dsn_for(settings, "file_store"))
+
+
+def object_file_store(settings: Settings) -> FileStore:
+    from antiphon.adapters.stores.postgres_files import PostgresFileStore
+
+    dsn = _dsn_for(settings, "file_store")
+    return PostgresFileStore(dsn, contents=object_contents(settings))
+
+
+def object_contents(settings: Settings) -> FileContents:
+    from antiphon.adapters.stores.object_contents import ObjectContents
+
+    return ObjectContents(settings.file_store, endpoint=settings.file_store_endpoint)
+
+
+def _dsn_for(settings: Settings, setting: str) -> str:
+    """Return the address of the store, which is PostgreSQL. Raises: SettingsError."""
+    if store_kind(settings) == "postgres":
+        return settings.store
+    raise SettingsError(
+        f"{setting} {getattr(settings, setting)} needs a PostgreSQL store: set store to "
+        f"postgresql://…, or leave {setting} at auto."
+    )
+
+
+FILE_STORES: Mapping[str, Callable[[Settings], FileStore]] = {
+    "memory": lambda _: MemoryFileStore(),
+    "folder": lambda settings: FolderFileStore(settings.files_folder),
+    "postgres": postgres_file_store,
+    "objects": object_file_store,
+}
 
 
 def vector_stores(settings: Settings) -> VectorStores:
-    stores: VectorStores
+    """Return the chosen vector stores. Raises: SettingsError."""
     if is_own_class(settings.vector_stores):
-        stores = load_port(settings, "vector_stores", VectorStores, data_dir=settings.data_dir)
-    else:
-        stores = SqliteVectorStores(settings.vector_stores_file)
-    return stores
+        own: VectorStores = load_port(
+            settings, "vector_stores", VectorStores, data_dir=settings.data_dir
+        )
+        return own
+    kind = settings.vector_stores
+    if kind == "auto":
+        kind = "postgres" if store_kind(settings) == "postgres" else "sqlite"
+    if kind == "sqlite":
+        return SqliteVectorStores(settings.vector_stores_file)
+    from antiphon.adapters.stores.postgres_vector_stores import PostgresVectorStores
+
+    return PostgresVectorStores(_dsn_for(settings, "vector_stores"))
 
 
 def event_log(settings: Settings) -> EventLog:

@@ -15,6 +15,9 @@ SECURE_URLS = "an https URL, or an http URL on this machine"
 PREFIXES = "up to 32 letters, digits, '.', '_', '@' and '-', beginning with a letter or a digit"
 ALGORITHMS = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"
 STORES = "memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or package.module:Class"
+FILE_STORES = (
+    "auto, folder, postgres, s3://…, gs://…, az://…, file:///FOLDER or package.module:Class"
+)
 WEB_SEARCHES = "off, searxng, brave, tavily, corpus or package.module:Class"
 
 
@@ -64,7 +67,9 @@ EXAMPLES = {
     "served_model_name": "one two",
     "engine_options": "--max-model-len 4096",
     "store": "memory",
-    "file_store": "my_package.files:MyFiles",
+    "file_store": "s3://bucket/files",
+    "file_store_endpoint": "http://127.0.0.1:9000",
+    "advertise_url": "http://127.0.0.1:8000",
     "vector_stores": "my_package.vectors:MyVectorStores",
     "event_log": "my_package.logs:MyLog",
     "data_dir": "/srv/antiphon",
@@ -336,8 +341,10 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("served_model_name", "'unclosed", "a list of strings"),
         ("engine_options", "'unclosed", "a list of strings"),
         ("store", "postgres", STORES),
-        ("file_store", "folder", "auto or package.module:Class"),
-        ("vector_stores", "qdrant", "auto or package.module:Class"),
+        ("file_store", "ftp://files", FILE_STORES),
+        ("file_store_endpoint", "minio:9000", "a URL"),
+        ("advertise_url", "10.0.0.7", "http://HOST:PORT or https://HOST:PORT"),
+        ("vector_stores", "qdrant", "auto, sqlite, postgres or package.module:Class"),
         ("event_log", "my_package.logs:", "memory or package.module:Class"),
         ("data_dir", "", "a path"),
         ("seal_key_file", "", "a path"),

@@ -91,15 +91,23 @@ class Replica:
 
 @contextmanager
 def replicas(
-    folder: Path, *options: str, count: int = 2, start_s: float = START_S
+    folder: Path,
+    *options: str,
+    count: int = 2,
+    start_s: float = START_S,
+    share_folder: bool = True,
 ) -> Iterator[list[Replica]]:
-    """Serve from so many processes until the block is left."""
+    """Serve from so many processes until the block is left.
+
+    If they do not share a folder, it is as if each had a machine of its own, with the seal key.
+    """
     started: list[Replica] = []
     try:
         for number in range(count):
             own = folder / f"replica{number}"
             own.mkdir()
-            started.append(Replica(own, *options))
+            apart = ["--data-dir", str(own), "--seal-key-file", str(folder / "seal.key")]
+            started.append(Replica(own, *options, *([] if share_folder else apart)))
             started[-1].start(start_s)
         yield started
     finally:

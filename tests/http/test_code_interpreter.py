@@ -125,6 +125,20 @@ def test_the_next_response_goes_on_in_the_container(interpreting: httpx.Client, 
     assert "NameError" in logs(other)[0]
 
 
+def test_the_model_is_told_once_that_its_container_is_gone(
+    interpreting: httpx.Client, model: str
+) -> None:
+    first = run(interpreting, model, {"python": "kept = 7"}, {"say": "ok"})
+    container = calls_in(first)[0]["container_id"]
+    assert interpreting.delete(f"/containers/{container}").status_code == 200
+    turns = {"python": "print(1)"}, {"python": "print(2)"}, {"say": "ok"}
+    second = run(interpreting, model, *turns, previous_response_id=first["id"])
+    gone = "The container of the earlier calls is gone: its variables and files are lost."
+    assert logs(second) == [f"{gone}\n1\n", "2\n"]
+    third = run(interpreting, model, *turns, previous_response_id=second["id"])
+    assert logs(third) == ["1\n", "2\n"]
+
+
 def test_an_error_is_data_for_the_model(interpreting: httpx.Client, model: str) -> None:
     response = run(interpreting, model, {"python": "1 / 0"}, {"say": "It failed."})
     assert calls_in(response)[0]["status"] == "completed"

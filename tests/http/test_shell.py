@@ -155,6 +155,19 @@ def test_the_next_response_goes_on_in_the_container(containers: httpx.Client, mo
     assert "No such file" in outputs(other)[0]["stderr"]
 
 
+def test_the_model_is_told_once_that_its_container_is_gone(
+    containers: httpx.Client, model: str
+) -> None:
+    first = run(containers, model, shell("echo kept > f"), {"say": "ok"})
+    container = first["output"][0]["environment"]["container_id"]
+    assert containers.delete(f"/containers/{container}").status_code == 200
+    turns = (shell("echo 1", "echo 2"), shell("echo 3"), {"say": "ok"})
+    second = run(containers, model, *turns, previous_response_id=first["id"])
+    assert [output["stdout"] for output in outputs(second)] == ["1\n", "2\n", "3\n"]
+    gone = "The container of the earlier calls is gone: its variables and files are lost.\n"
+    assert [output["stderr"] for output in outputs(second)] == [gone, "", ""]
+
+
 def test_a_client_may_send_the_items_back(containers: httpx.Client, model: str) -> None:
     first = run(containers, model, shell("echo 42"), {"say": "ok"}, store=False)
     asked = [*first["output"], {"role": "user", "content": script({"say": "fine"})}]

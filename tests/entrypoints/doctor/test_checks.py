@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from tests.object_store import CREDENTIALS, keys_in, new_bucket, s3_server
 from tests.security.certificates import write_certificate
 
 from antiphon.adapters.sealing import Sealer
@@ -113,6 +114,24 @@ def test_a_port_in_use_is_a_problem() -> None:
 def test_a_store_that_does_not_answer_is_a_problem(store: str) -> None:
     [(status, _)] = findings("store", store=store)
     assert status == "problem"
+
+
+def test_a_bucket_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with s3_server() as endpoint:
+        bucket = new_bucket(endpoint)
+        for url, expected, said in (
+            (f"s3://{bucket}/files", "ok", f"s3://{bucket}/files took an object"),
+            ("s3://no-such-bucket", "problem", "the bucket does not exist"),
+        ):
+            [(status, text)] = findings("files", file_store=url, file_store_endpoint=endpoint)
+            assert (status, said in text) == (expected, True), text
+        assert keys_in(endpoint, bucket) == []
+
+
+def test_files_in_a_folder_need_no_check_of_their_own(tmp_path: Path) -> None:
+    assert findings("files", data_dir=tmp_path) == []
 
 
 def test_a_damaged_store_is_a_problem(tmp_path: Path) -> None:

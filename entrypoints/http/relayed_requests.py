@@ -1,0 +1,113 @@
+"""The header by which servers of one store vouch for requests that they relay to each other.
+
+It names the tenant, since the client's credential stays at the server that has checked it. A
+signature with a key derived from the seal key binds it to one request, one receiver and one minute.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+from litestar.types import HTTPScope
+from msgspec import Struct
+
+from antiphon.domain.errors import RequestError, Unauthenticated
+
+HEADER = "x-antiphon-relayed"
+VALID_S = 60.0
+"""How long a signature is valid, and how far the clocks of two servers may be apart."""
+
+MAX_SEEN = 100_000
+"""Requests of the last minute that are remembered; beyond it, relayed requests are refused."""
+
+
+class Voucher(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+    """What a server vouches for. `digest` is that of the body."""
+
+    method: str
+    target: str
+    digest: str
+    tenant: str
+    receiver: str
+    signed_at: float
+    nonce: str
+
+
+_decode = msgspec.json.Decoder(Voucher).decode
+
+
+class Vouchers:
+    """Signs and checks vouchers; `tag` is that of this server."""
+
+    def __init__(self, sign: Callable[[bytes], bytes], tag: str) -> None:
+        self._sign = sign
+        self._tag = tag
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def encode(self, voucher: Voucher) -> str:
+        """Return the value of the header."""
+        content = msgspec.json.encode(voucher)
+        parts = (content, self._sign(content))
+        return ".".join(base64.urlsafe_b64encode(part).decode() for part in parts)
+
+    def check(self, value: str, scope: HTTPScope) -> Voucher:
+        """Return a valid voucher for the request, once. The body is still to be compared.
+
+        Raises: Unauthenticated.
+        """
+        voucher = self._read(value)
+        now = time.time()
+        if (
+            voucher is None
+            or (voucher.method, voucher.target) != (scope["method"], target_of(scope))
+            or voucher.receiver != self._tag
+            or abs(now - voucher.signed_at) > VALID_S
+            or not self._is_new(voucher, now)
+        ):
+            raise Unauthenticated(f"The header {HEADER!r} is not valid for this request.")
+        return voucher
+
+    def _read(self, value: str) -> Voucher | None:
+        try:
+            content, signature = map(base64.urlsafe_b64decode, value.split("."))
+        except (binascii.Error, ValueError):
+            return None
+        if not hmac.compare_digest(signature, self._sign(content)):
+            return None
+        try:
+            return _decode(content)
+        except msgspec.MsgspecError:
+            return None  # of another version
+
+    def _is_new(self, voucher: Voucher, now: float) -> bool:
+        while self._seen and next(iter(self._seen.values())) < now:
+            self._seen.popitem(last=False)
+        if voucher.nonce in self._seen or len(self._seen) >= MAX_SEEN:
+            return False
+        # A voucher may be of the future, by as much as the clocks differ.
+        self._seen[voucher.nonce] = now + 2 * VALID_S
+        return True
+
+
+def target_of(scope: HTTPScope) -> str:
+    """Return the path and the query, as they were sent."""
+    query = scope["query_string"]
+    path = scope["raw_path"].partition(b"?")[0]
+    return (path + b"?" + query if query else path).decode("latin-1")
+
+
+def digest_of(body: bytes) -> str:
+    return sha256(body).hexdigest()
+
+
+def check_digest(voucher: Voucher, body: bytes) -> None:
+    """Raises: RequestError."""
+    if not hmac.compare_digest(voucher.digest, digest_of(body)):
+        raise RequestError("The body is not the one that was relayed.", code="invalid_value")

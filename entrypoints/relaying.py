@@ -1,0 +1,64 @@
+"""Let the servers of a store relay requests for containers to each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from litestar.types import ASGIApp
+from msgspec.structs import replace
+
+from antiphon.application.resources.server_addresses import ServerAddresses
+from antiphon.domain.errors import StoreError
+from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.http.dialects import DIALECTS
+from antiphon.entrypoints.http.forms import FORM_BYTES
+from antiphon.entrypoints.http.relay import AcceptRelayed, Relay, server_tag
+from antiphon.entrypoints.http.relayed_requests import Vouchers
+from antiphon.entrypoints.settings import Settings
+
+logger = logging.getLogger("antiphon.servers")
+
+WITHDRAW_S = 0.5
+"""Seconds to tell the others that this server stops. Otherwise its address expires."""
+
+
+async def start_relay(
+    container: Container,
+    stack: AsyncExitStack,
+    app: ASGIApp,
+    authenticate: Callable[[ASGIApp], ASGIApp],
+) -> ASGIApp:
+    """Return the app behind authentication, with a relay if this server has an address.
+
+    Raises: StoreError.
+    """
+    settings: Settings = container.settings()
+    url = settings.advertise_url
+    if url is None:
+        return authenticate(app)
+    tag = server_tag(container.owner())
+    addresses = ServerAddresses(container.store(), tag=tag, url=url, now=time.time)
+    vouchers = Vouchers(container.sealer().sign, tag)
+    limits = replace(
+        container.http_options().limits, max_bytes=settings.max_file_bytes + FORM_BYTES
+    )
+    dialect = DIALECTS[settings.dialect]
+    relay = Relay(app, addresses, vouchers, tag=tag, limits=limits, dialect=dialect)
+    stack.push_async_callback(relay.aclose)
+    await addresses.announce()
+    stack.push_async_callback(_withdraw, addresses)
+    announcing = asyncio.create_task(addresses.announce_forever())
+    stack.callback(announcing.cancel)
+    return AcceptRelayed(authenticate(relay), relay, vouchers, limits=limits, dialect=dialect)
+
+
+async def _withdraw(addresses: ServerAddresses) -> None:
+    try:
+        async with asyncio.timeout(WITHDRAW_S):
+            await addresses.withdraw()
+    except (StoreError, TimeoutError) as exc:
+        logger.warning("this server's address stays in the store until it expires: %s", exc)
