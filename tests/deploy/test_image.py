@@ -2,7 +2,7 @@
 
 `make test-image` builds it, for which it needs root, buildah, mmdebstrap and bubblewrap, and some
 minutes. It pulls no base image: the base is a Debian that mmdebstrap makes. ANTIPHON_TEST_IMAGE is
-a folder that keeps base and layers for the next time.
+a folder that keeps the base for the next time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Builder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         places = ("--root", str(folder / "storage"), "--runroot", str(folder / "run"))
-        self._buildah = (program("buildah"), "--storage-driver", "vfs", *places)
+        self._buildah = (program("buildah"), "--storage-driver", "overlay", *places)
 
     def __call__(self, *words: str) -> str:
         command = [*self._buildah, *words]
@@ -68,7 +68,7 @@ class Builder:
         pip = self._folder / "pip.conf"
         pip.write_text(f"[global]\ncert = {IN_BUILD}\n")
         self(
-            *("build", "--isolation", "chroot", "--pull-never", "--layers"),
+            *("build", "--isolation", "chroot", "--pull-never"),
             *("--format", "docker"),
             *("--secret", f"id=pip,src={pip}", "--volume", f"{CERTIFICATES}:{IN_BUILD}:ro"),
             *("--file", str(CONTAINERFILE), "--tag", IMAGE, str(ROOT)),
