@@ -2,7 +2,7 @@
 
 `make test-image` builds it, for which it needs root, buildah, mmdebstrap and bubblewrap, and some
 minutes. It pulls no base image: the base is a Debian that mmdebstrap makes. ANTIPHON_TEST_IMAGE is
-a folder that keeps base and layers for the next time.
+a folder that keeps the base for the next time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Builder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         places = ("--root", str(folder / "storage"), "--runroot", str(folder / "run"))
-        self._buildah = (program("buildah"), "--storage-driver", "vfs", *places)
+        self._buildah = (program("buildah"), "--storage-driver", "overlay", *places)
 
     def __call__(self, *words: str) -> str:
         command = [*self._buildah, *words]
@@ -68,7 +68,7 @@ class Builder:
         pip = self._folder / "pip.conf"
         pip.write_text(f"[global]\ncert = {IN_BUILD}\n")
         self(
-            *("build", "--isolation", "chroot", "--pull-never", "--layers"),
+            *("build", "--isolation", "chroot", "--pull-never"),
             *("--format", "docker"),
             *("--secret", f"id=pip,src={pip}", "--volume", f"{CERTIFICATES}:{IN_BUILD}:ro"),
             *("--file", str(CONTAINERFILE), "--tag", IMAGE, str(ROOT)),
@@ -106,19 +106,20 @@ def confined(root: Path, data: Path, *command: str) -> Sequence[str]:
 
 
 @contextmanager
-def serving(root: Path, data: Path) -> Iterator[subprocess.Popen[str]]:
+def serving(root: Path, data: Path) -> Iterator[None]:
     command = confined(root, data, "antiphon", "serve")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(timeout=30)
+    with (data / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            wait_for(lambda: answers(process, data / "server.log"), limit_s=60)
+            yield
+        finally:
+            process.kill()
+            process.wait(timeout=30)
 
 
 def test_the_image_serves_from_a_root_that_nobody_writes(root: Path, tmp_path: Path) -> None:
-    with serving(root, tmp_path) as process:
-        wait_for(lambda: answers(process), limit_s=60)
+    with serving(root, tmp_path):
         refused = httpx.get(f"http://127.0.0.1:{PORT}/v1/models")
         assert refused.status_code == 401
         created = run(*confined(root, tmp_path, "antiphon", "keys", "create", "--name", "me"))
@@ -136,8 +137,7 @@ def test_its_health_check_asks_the_server(root: Path, tmp_path: Path) -> None:
     words = json.loads(check.strip().removeprefix("CMD "))
     with pytest.raises(AssertionError, match="refused"):
         run(*confined(root, tmp_path, *words))
-    with serving(root, tmp_path) as process:
-        wait_for(lambda: answers(process), limit_s=60)
+    with serving(root, tmp_path):
         run(*confined(root, tmp_path, *words))
 
 
@@ -147,8 +147,8 @@ def test_the_image_has_no_pip_and_no_compiler(root: Path) -> None:
         assert not (root / "usr/bin" / name).exists()
 
 
-def answers(process: subprocess.Popen[str]) -> bool | None:
-    assert process.poll() is None, process.stdout.read() if process.stdout else ""
+def answers(process: subprocess.Popen[bytes], log: Path) -> bool | None:
+    assert process.poll() is None, log.read_text()
     try:
         return httpx.get(f"http://127.0.0.1:{PORT}/livez", timeout=5).is_success or None
     except httpx.TransportError:
