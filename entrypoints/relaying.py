@@ -11,12 +11,11 @@ from contextlib import AsyncExitStack
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
-from antiphon.application.resources.server_addresses import ServerAddresses
+from antiphon.application.resources.server_addresses import ServerAddresses, server_tag
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.forms import FORM_BYTES
-from antiphon.entrypoints.http.relay import AcceptRelayed, Relay, server_tag
 from antiphon.entrypoints.http.relayed_requests import Vouchers
 from antiphon.entrypoints.settings import Settings
 
@@ -40,6 +39,8 @@ async def start_relay(
     url = settings.advertise_url
     if url is None:
         return authenticate(app)
+    from antiphon.entrypoints.http.relay import AcceptRelayed, Relay  # with its HTTP client
+
     tag = server_tag(container.owner())
     addresses = ServerAddresses(container.store(), tag=tag, url=url, now=time.time)
     vouchers = Vouchers(container.sealer().sign, tag)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +18,8 @@ from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import StoreError
 
 logger = logging.getLogger("antiphon.servers")
+
+TAG_DIGITS = 16
 
 NAME = "server addresses"
 """The name of the shared value."""
@@ -30,6 +33,15 @@ REMEMBER_S = 1.0
 
 MAX_ATTEMPTS = 100
 NONE = b"{}"
+
+
+def server_tag(owner: str) -> str:
+    """Return the tag of a server, with which the ids of its containers begin.
+
+    >>> len(server_tag("srv_1"))
+    16
+    """
+    return sha256(owner.encode()).hexdigest()[:TAG_DIGITS]
 
 
 class Address(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -19,7 +18,7 @@ from litestar import Request
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
-from antiphon.application.resources.server_addresses import ServerAddresses
+from antiphon.application.resources.server_addresses import TAG_DIGITS, ServerAddresses
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import AntiphonError, RequestError, ServerUnreachable
 from antiphon.entrypoints.http.asgi_responses import run_while_connected, send_json
@@ -42,7 +41,6 @@ from antiphon.entrypoints.http.requests import (
     response_headers,
 )
 
-TAG_DIGITS = 16
 CONTAINERS = "/v1/containers"
 SERVER_HEADER = "x-antiphon-server"
 """Tells a load balancer which server has the container, to send it the next request directly."""
@@ -57,15 +55,6 @@ HOP_HEADERS = frozenset({b"connection", b"date", b"keep-alive", b"server", b"tra
 
 TIMEOUTS = httpx.Timeout(60.0, connect=3.0, pool=10.0)
 """Between two parts of an answer. Nothing of a container takes longer."""
-
-
-def server_tag(owner: str) -> str:
-    """Return the tag of a server.
-
-    >>> len(server_tag("srv_1"))
-    16
-    """
-    return sha256(owner.encode()).hexdigest()[:TAG_DIGITS]
 
 
 class Relay:

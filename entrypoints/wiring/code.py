@@ -7,7 +7,7 @@ from functools import partial
 from antiphon.adapters.ids import new_tagged_id
 from antiphon.application.ports import Sandboxes
 from antiphon.application.resources.containers import ContainerLimits
-from antiphon.entrypoints.http.relay import server_tag
+from antiphon.application.resources.server_addresses import server_tag
 from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class

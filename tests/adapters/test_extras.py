@@ -15,7 +15,8 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 EXTRAS = {
     extra: packages
     for extra, packages in PROJECT["optional-dependencies"].items()
-    if extra not in ("browser", "dev", "clients", "security")  # for those who change this project
+    if extra
+    not in ("browser", "dev", "clients", "deploy", "security")  # for those who change this project
 }
 
 

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from antiphon.adapters.ids import new_tagged_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.resources.server_addresses import ALIVE_S, ServerAddresses
+from antiphon.application.resources.server_addresses import ALIVE_S, ServerAddresses, server_tag
 from antiphon.domain.errors import RequestError, Unauthenticated
-from antiphon.entrypoints.http.relay import server_tag
 from antiphon.entrypoints.http.relayed_requests import (
     VALID_S,
     Voucher,
