@@ -363,12 +363,12 @@ async def test_a_greedy_run_goes_on_as_if_it_had_never_stopped(
 
 async def test_a_constrained_run_goes_on_within_its_constraint(engine: VllmEngine) -> None:
     constraint = Constraint(kind="json_schema", value=SCHEMA)
-    sampling = Sampling(temperature=GREEDY, max_tokens=400, constraint=constraint)
+    sampling = Sampling(temperature=GREEDY, max_tokens=40, constraint=constraint)
     whole = await run(engine, sampling)
     for count in range(1, len(whole.token_ids), 3):
         rest = await run(engine, sampling, written=whole.token_ids[:count])
         assert [*whole.token_ids[:count], *rest.token_ids] == whole.token_ids
-        assert rest.finish == "stop"
+        assert rest.finish == whole.finish
 
 
 # --- refusals, all before the first step ----------------------------------------------------------

@@ -105,7 +105,9 @@ class VllmRuns:
         if request.written and sampling.constraint is not None:
             if not is_registered():
                 raise CannotResume("vLLM was told to load no plugin that advances constraints.")
-            sampling = replace(sampling, extra={**sampling.extra, WRITTEN: [*request.written]})
+            extra = dict(sampling.extra)
+            extra["vllm_xargs"] = {**extra.get("vllm_xargs", {}), WRITTEN: [*request.written]}
+            sampling = replace(sampling, extra=extra)
         try:
             return sampling_params(
                 sampling,
