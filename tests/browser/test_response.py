@@ -176,12 +176,12 @@ def test_a_running_response_is_followed(page: Page, api: httpx.Client) -> None:
 def test_events_of_a_running_response_are_those_that_were_seen(
     page: Page, api: httpx.Client
 ) -> None:
-    turn = {"say": "word " * 40, "chunk": 1, "tick": 0.1}
+    turn = {"say": "word " * 80, "chunk": 1, "tick": 0.1}
     response = create(api, model="scripted-chat", input=script(turn), background=True)
     show(page, response)
     page.wait(lambda: page.text(".item.message.assistant .prose"))
     page.click_text("Events", "button")
-    page.wait_for("response.created", "#panel")
+    page.wait_for("response.output_text.delta", "#panel")
     assert "response.completed" not in page.text("#panel")
     page.wait_for("response.completed", "#panel")
 
