@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from openai import InternalServerError
+from openai import InternalServerError, OpenAI
 from tests.vllm.test_server import NO_REASONING, SCHEMAS, TOOLS, Server, running
 from tests.vllm.vllm_servers import named_vllm
 
@@ -47,7 +47,7 @@ def test_all_workers_use_one_vllm_and_its_grammars(server: Server) -> None:
     assert len(engines(server)) == 1
     for _ in range(2 * WORKERS):
         # A connection of its own, so that each worker gets some.
-        with server.client.with_options(max_retries=0) as client:
+        with OpenAI(base_url=server.client.base_url, api_key="none", max_retries=0) as client:
             response = client.responses.create(
                 model="tiny",
                 input="What is the weather in Paris?",
@@ -71,7 +71,7 @@ def test_a_vllm_that_dies_is_started_again_and_its_model_is_unavailable_meanwhil
     while not is_back:
         assert time.monotonic() < deadline, server.log()[-3000:]
         try:
-            response = server.create(max_output_tokens=4)
+            response = server.create(max_output_tokens=16)
             is_back = was_unavailable and response.status == "incomplete"
         except InternalServerError as error:
             # A request that came as it died fails; later ones are told that it is not there.
