@@ -90,10 +90,6 @@ def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level == "info":  # the banner replaces uvicorn's own startup messages
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # Finding out what no format of ours shows costs a third of a line: who logs, in which thread
-    # and process (https://docs.python.org/3/howto/logging.html#optimization).
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None
 
 
 def _response_in(message: str) -> str:
