@@ -17,6 +17,11 @@ _CONTROLS = re.compile(
     "\u202a-\u202e\u2066-\u2069]"  # change the direction of the text after them
 )
 _RESPONSE = re.compile(r"\bresp_[0-9A-Za-z]+")
+_ENCODER = json.JSONEncoder(default=repr)  # to ASCII: a line may have half a character
+
+LIBRARIES = ("uvicorn", "httpx")
+"""Loggers whose `info` is ours for `debug`: the banner tells of the start, and each request that
+`httpx` sends would be a line."""
 
 FIELDS = "fields"
 """The attribute of a record with its fields: `logger.info(…, extra={FIELDS: {…}})`."""
@@ -73,7 +78,7 @@ class JsonLogFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return json.dumps(line, default=repr)  # in ASCII: it may have half a character
+        return _ENCODER.encode(line)
 
 
 FORMATTERS: Mapping[str, type[LogFormatter | JsonLogFormatter]] = {
@@ -88,8 +93,9 @@ def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(FORMATTERS[format](worker))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    if level == "info":  # the banner replaces uvicorn's own startup messages
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    if level == "info":
+        for name in LIBRARIES:
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _response_in(message: str) -> str:

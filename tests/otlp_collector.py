@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+DECOMPRESSIONS = {"none": bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
 
 
 class Collector:
@@ -41,19 +44,25 @@ def attributes_of(span: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def collecting(*, hangs: threading.Event | None = None) -> Iterator[Collector]:
-    """Collect inside the block; with `hangs`, answer only when that is set."""
+def collecting(
+    *, hangs: threading.Event | None = None, statuses: Sequence[int] = ()
+) -> Iterator[Collector]:
+    """Collect inside the block; with `hangs`, answer only when that is set.
+
+    The first answers have these `statuses`, all further ones 200.
+    """
+    refusals = list(statuses)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            if self.headers.get("content-encoding") == "gzip":
-                body = gzip.decompress(body)
+            decompress = DECOMPRESSIONS[self.headers.get("content-encoding", "none")]
+            body = decompress(body)
             if hangs is not None:
                 hangs.wait(60)
             collector.bodies.append(body)
             collector.headers.append({k.lower(): v for k, v in self.headers.items()})
-            self.send_response(200)
+            self.send_response(refusals.pop(0) if refusals else 200)
             self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", "0")
             self.end_headers()
