@@ -1,7 +1,7 @@
 """Traces for OpenTelemetry, over OTLP/HTTP.
 
-While a response runs, a trace costs nothing. When it has ended, its record waits in a queue; a
-thread makes the spans and sends them to the collector.
+While a response runs, a trace costs nothing. When it has ended, its spans are made from its record
+and wait in a queue; a thread sends them to the collector.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from antiphon.domain.errors import SettingsError
 
 try:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+    from opentelemetry.proto.resource.v1 import resource_pb2 as otlp
+    from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
     from opentelemetry.sdk.resources import Resource
 
     from antiphon.adapters.telemetry.collector import Collector
-    from antiphon.adapters.telemetry.spans import Trace, attribute_fields
+    from antiphon.adapters.telemetry.spans import SpanEncoder, attribute_fields, encode_field
 except ModuleNotFoundError as missing:
     raise SettingsError(
         f"Traces need opentelemetry. Install it with: {install_command('traces')}"
@@ -39,6 +42,11 @@ INTERVAL_S = 1.0
 CLOSE_S = 2.0
 """How long the end of the server waits for the last export."""
 
+SCOPE = ScopeSpans(
+    scope=InstrumentationScope(name="antiphon", version=__version__)
+).SerializeToString()
+"""The start of `ScopeSpans`: who made the spans."""
+
 
 class OtlpTraces:
     """Exports the trace of each run that has ended to a collector at `endpoint`.
@@ -48,10 +56,10 @@ class OtlpTraces:
     """
 
     def __init__(self, endpoint: str, *, sample_ratio: float = 1.0, server: str = "") -> None:
-        self._sample_ratio = sample_ratio
+        self._encoder = SpanEncoder(sample_ratio)
         self._collector = Collector(f"{endpoint.rstrip('/')}/v1/traces")
         self._resource = _describe_server(server)
-        self._queue: deque[Trace] = deque()
+        self._queue: deque[bytes] = deque()
         self._dropped = 0
         self._has_batch, self._is_closing = threading.Event(), threading.Event()
         # A daemon: a collector that hangs must not keep the process from its end.
@@ -60,13 +68,14 @@ class OtlpTraces:
 
     def report(self, ended: EndedRun) -> None:
         """Queue the trace of a run."""
-        trace = Trace.of(ended)
-        if trace is None:
-            return
         if len(self._queue) >= MAX_QUEUED:
             self._dropped += 1
             return
-        self._queue.append(trace)
+        # Not in the thread: it would hold the interpreter's lock whenever this one lets go of it.
+        spans = self._encoder.encode(ended)
+        if not spans:
+            return
+        self._queue.append(spans)
         if len(self._queue) == BATCH:
             self._has_batch.set()
 
@@ -90,25 +99,21 @@ class OtlpTraces:
 
     def _export_queue(self) -> None:
         while self._queue:
-            if request := self._take_batch():
-                self._collector.send(request, give_up=self._is_closing)
+            self._collector.send(self._take_batch(), give_up=self._is_closing)
         dropped, self._dropped = self._dropped, 0
         if dropped:
             logger.warning("%d traces were dropped: the collector is too slow", dropped)
 
     def _take_batch(self) -> bytes:
-        """Return the export of the next traces, or nothing if none of them is sampled."""
-        request = ExportTraceServiceRequest()
-        of_server = request.resource_spans.add(resource=self._resource)
-        in_scope = of_server.scope_spans.add(scope={"name": "antiphon", "version": __version__})
-        add = in_scope.spans.add
-        for _ in range(min(BATCH, len(self._queue))):
-            for span in self._queue.popleft().spans(self._sample_ratio):
-                add(**span)
-        return request.SerializeToString() if in_scope.spans else b""
+        spans = b"".join(self._queue.popleft() for _ in range(min(BATCH, len(self._queue))))
+        in_scope = encode_field(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, SCOPE + spans)
+        return encode_field(
+            ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, self._resource + in_scope
+        )
 
 
-def _describe_server(server: str) -> dict[str, object]:
+def _describe_server(server: str) -> bytes:
+    """Return the start of `ResourceSpans`: which server this is."""
     described = Resource.create(
         {
             "service.name": "antiphon",
@@ -116,4 +121,5 @@ def _describe_server(server: str) -> dict[str, object]:
             "service.instance.id": server,
         }
     )
-    return {"attributes": attribute_fields(described.attributes)}
+    resource = otlp.Resource(attributes=attribute_fields(described.attributes.items()))
+    return bytes(ResourceSpans(resource=resource).SerializeToString())

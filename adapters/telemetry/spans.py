@@ -6,10 +6,10 @@ of a tool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from msgspec import Struct
 from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
 
 from antiphon.adapters.telemetry import gen_ai as g
@@ -22,7 +22,7 @@ from antiphon.application.telemetry.trace_ids import (
     turn_part,
 )
 from antiphon.domain.metrics import MODEL_TURNS, ResponseMetrics, ToolCallMetrics, TurnMetrics
-from antiphon.domain.usage import Usage
+from antiphon.domain.response import Response
 
 NANOSECONDS = 1_000_000_000
 SAMPLED, KNOWS_PARENT, PARENT_IS_REMOTE = 0x1, 0x100, 0x200
@@ -32,165 +32,223 @@ SERVER, CLIENT, INTERNAL = (
     otlp.Span.SPAN_KIND_CLIENT,
     otlp.Span.SPAN_KIND_INTERNAL,
 )
-ERROR, UNSET = {"code": otlp.Status.STATUS_CODE_ERROR}, {"code": otlp.Status.STATUS_CODE_UNSET}
+MAX_SHARED = 256
+
+ERROR, UNSET = (
+    otlp.Status(code=otlp.Status.STATUS_CODE_ERROR),
+    otlp.Status(code=otlp.Status.STATUS_CODE_UNSET),
+)
 
 Fields = Mapping[str, Any]
-"""A message of OTLP, or attributes, by name."""
+"""Attributes by name."""
+Pairs = tuple[tuple[str, Any], ...]
+"""Attributes by which parts of spans are remembered."""
 
 
-class Trace(Struct, frozen=True, kw_only=True):
-    """What the spans are made from. A response itself may be large: it does not wait for that."""
+class SpanEncoder:
+    """Encodes the spans of runs. A response without a client's trace is sampled by the ratio."""
 
-    response_id: str
-    model: str
-    status: str
-    background: bool
-    conversation_id: str | None
-    finish_reason: str
-    error: str
-    usage: Usage | None
-    metrics: ResponseMetrics
+    def __init__(self, sample_ratio: float = 1.0) -> None:
+        self._sample_ratio = sample_ratio
 
-    @classmethod
-    def of(cls, ended: EndedRun) -> Trace | None:
-        """Return the trace of a run, or None if nothing was recorded."""
+    def encode(self, ended: EndedRun) -> bytes:
+        """Return the spans of a run, each as a field of `ScopeSpans`; nothing if not sampled."""
         response = ended.response
-        if not isinstance(response.metrics, ResponseMetrics):
-            return None
-        details = response.incomplete_details
-        return cls(
-            response_id=response.id,
-            model=response.model,
-            status=response.status,
-            background=bool(response.background),
-            conversation_id=response.conversation.id if response.conversation else None,
-            finish_reason=details.reason if details else response.status,
-            error=response.error.code if response.error else "",
-            usage=response.usage,
-            metrics=response.metrics,
-        )
-
-    def spans(self, sample_ratio: float) -> list[Fields]:
-        """Return the fields of each span, or none if the response is not sampled."""
-        metrics = self.metrics
+        metrics = response.metrics
+        if not isinstance(metrics, ResponseMetrics):
+            return b""
         ids = TraceIds.of(
-            self.response_id,
+            response.id,
             metrics.traceparent,
             is_linked=metrics.links_trace,
-            sample_ratio=sample_ratio,
+            sample_ratio=self._sample_ratio,
         )
-        if not ids.is_sampled:
-            return []
-        ended_at = metrics.ended_at or metrics.received_at
-        spans = [self._root(ids, ended_at)]
-        for number, turn in enumerate(metrics.turns, 1):
-            span = ids.span(turn_part(number))
-            spans.append(self._turn(turn, span, ids.span(RESPONSE), ended_at))
-            for position, call in enumerate(turn.tool_calls, 1):
-                spans.append(_call(call, ids.span(call_part(number, position)), span))
-        return spans
-
-    def _root(self, ids: TraceIds, ended_at: float) -> Fields:
-        metrics = self.metrics
-        return _span(
-            "invoke_agent antiphon",
-            ids.span(RESPONSE),
-            parent=ids.parent,
-            flags=SAMPLED | KNOWS_PARENT | (PARENT_IS_REMOTE if ids.parent else 0),
-            link=ids.link,
-            times=(metrics.received_at, ended_at),
-            attributes=_response_attributes(self),
-            events={"admitted": metrics.admitted_at, "started": metrics.started_at},
-            kind=SERVER,
-            error=self.error,
-        )
-
-    def _turn(
-        self, turn: TurnMetrics, span: SpanContext, parent: SpanContext, ended_at: float
-    ) -> Fields:
-        is_model_turn = turn.kind in MODEL_TURNS
-        return _span(
-            f"chat {turn.model or self.model}" if is_model_turn else turn.kind,
-            span,
-            parent=parent,
-            times=(turn.started_at, turn.ended_at or ended_at),
-            attributes=_turn_attributes(turn, self.model),
-            events={
-                "admitted": turn.admitted_at,
-                "first_token": turn.first_token_at,
-                "first_text": turn.first_text_at,
-                "last_token": turn.last_token_at,
-            },
-            kind=CLIENT if is_model_turn else INTERNAL,
-            error="" if turn.reason else "incomplete",
-        )
+        return _encode(response, metrics, ids) if ids.is_sampled else b""
 
 
-def _call(call: ToolCallMetrics, span: SpanContext, parent: SpanContext) -> Fields:
-    return _span(
-        f"execute_tool {call.name}",
+def _encode(response: Response, metrics: ResponseMetrics, ids: TraceIds) -> bytes:
+    root = ids.span(RESPONSE)
+    ended_at = metrics.ended_at or metrics.received_at
+    spans = [_encode_response(response, metrics, ids, root)]
+    for number, turn in enumerate(metrics.turns, 1):
+        span = ids.span(turn_part(number))
+        spans.append(_encode_turn(turn, span, root, response.model, ended_at))
+        for position, call in enumerate(turn.tool_calls, 1):
+            spans.append(_encode_call(call, ids.span(call_part(number, position)), span))
+    return b"".join(encode_field(otlp.ScopeSpans.SPANS_FIELD_NUMBER, span) for span in spans)
+
+
+def _encode_response(
+    response: Response, metrics: ResponseMetrics, ids: TraceIds, span: SpanContext
+) -> bytes:
+    return _encode_span(
         span,
-        parent=parent,
-        times=(call.started_at, call.started_at + call.seconds),
-        attributes=_call_attributes(call),
-        error="" if call.result in ("ok", "approval_requested") else str(call.result),
+        parent=ids.parent,
+        is_parent_remote=True,
+        link=ids.link,
+        times=(metrics.received_at, metrics.ended_at or metrics.received_at),
+        attributes=_response_attributes(response, metrics),
+        events=(("admitted", metrics.admitted_at), ("started", metrics.started_at)),
+        shared=_encode_shared(
+            "invoke_agent antiphon",
+            SERVER,
+            response.error.code if response.error else "",
+            (
+                (g.OPERATION, "invoke_agent"),
+                (g.PROVIDER, "antiphon"),
+                (g.AGENT_NAME, "antiphon"),
+                (g.REQUEST_MODEL, response.model),
+                (g.FINISH_REASONS, (_finish_reason(response),)),
+                (g.STATUS, response.status),
+                (g.BACKGROUND, bool(response.background)),
+                (g.SERVER, metrics.server or None),
+                (g.EPOCH, metrics.epoch),
+            ),
+        ),
     )
 
 
-def _span(
-    name: str,
+def _encode_turn(
+    turn: TurnMetrics,
+    span: SpanContext,
+    parent: SpanContext,
+    requested_model: str,
+    response_ended_at: float,
+) -> bytes:
+    is_model_turn = turn.kind in MODEL_TURNS
+    model_attributes: Pairs = (
+        (g.OPERATION, "chat"),
+        (g.PROVIDER, "antiphon"),
+        (g.REQUEST_MODEL, requested_model),
+        (g.FINISH_REASONS, (turn.reason,) if turn.reason else None),
+    )
+    return _encode_span(
+        span,
+        parent=parent,
+        times=(turn.started_at, turn.ended_at or response_ended_at),
+        attributes=_turn_attributes(turn),
+        events=(
+            ("admitted", turn.admitted_at),
+            ("first_token", turn.first_token_at),
+            ("first_text", turn.first_text_at),
+            ("last_token", turn.last_token_at),
+        ),
+        shared=_encode_shared(
+            f"chat {turn.model or requested_model}" if is_model_turn else turn.kind,
+            CLIENT if is_model_turn else INTERNAL,
+            "" if turn.reason else "incomplete",
+            (
+                *(model_attributes if is_model_turn else ()),
+                (g.RESPONSE_MODEL, turn.model or None),
+                (g.SERVER_ADDRESS, turn.engine or None),
+                (g.TURN_KIND, turn.kind),
+            ),
+        ),
+    )
+
+
+def _encode_call(call: ToolCallMetrics, span: SpanContext, parent: SpanContext) -> bytes:
+    has_worked = call.result in ("ok", "approval_requested")
+    return _encode_span(
+        span,
+        parent=parent,
+        times=(call.started_at, call.started_at + call.seconds),
+        attributes={g.OUTPUT_BYTES: call.output_bytes},
+        # Not remembered: clients choose the names of the tools of their servers.
+        shared=_encode_shared.__wrapped__(
+            f"execute_tool {call.name}",
+            INTERNAL,
+            "" if has_worked else str(call.result),
+            (
+                (g.OPERATION, "execute_tool"),
+                (g.TOOL_NAME, call.name),
+                (g.TOOL_TYPE, call.type),
+                (g.TOOL_SERVER, call.server or None),
+                (g.TOOL_RESULT, call.result),
+            ),
+        ),
+    )
+
+
+@lru_cache(MAX_SHARED)
+def _encode_shared(name: str, kind: otlp.Span.SpanKind.ValueType, error: str, attributes: Pairs) -> bytes:
+    """Return the part of a span that those of many responses have in common."""
+    if error:
+        attributes = (*attributes, (g.ERROR_TYPE, error))
+    shared = otlp.Span(
+        name=_text(name),
+        kind=kind,
+        attributes=attribute_fields(attributes),
+        status=ERROR if error else UNSET,
+    )
+    return bytes(shared.SerializeToString())
+
+
+def _encode_span(
     span: SpanContext,
     *,
     parent: SpanContext | None,
     times: tuple[float, float],
     attributes: Fields,
-    flags: int = SAMPLED | KNOWS_PARENT,
+    shared: bytes,
+    is_parent_remote: bool = False,
     link: SpanContext | None = None,
-    events: Mapping[str, float | None] = {},
-    kind: int = INTERNAL,
-    error: str = "",
-) -> Fields:
-    """Return the fields of one span; attributes that are None are left out."""
-    if error:
-        attributes = {**attributes, g.ERROR_TYPE: error}
-    return {
-        "trace_id": bytes.fromhex(span.trace_id),
-        "span_id": bytes.fromhex(span.span_id),
-        "parent_span_id": b"" if parent is None else bytes.fromhex(parent.span_id),
-        "flags": flags,
-        "name": _text(name),
-        "kind": kind,
-        "start_time_unix_nano": _nanoseconds(times[0]),
-        "end_time_unix_nano": _nanoseconds(max(times)),
-        "attributes": attribute_fields(attributes),
-        "events": [
-            {"name": event, "time_unix_nano": _nanoseconds(time)}
-            for event, time in events.items()
+    events: Sequence[tuple[str, float | None]] = (),
+) -> bytes:
+    """Return a span; what is None is left out."""
+    flags = SAMPLED | KNOWS_PARENT
+    if parent is not None and is_parent_remote:
+        flags |= PARENT_IS_REMOTE
+    own = otlp.Span(
+        trace_id=bytes.fromhex(span.trace_id),
+        span_id=bytes.fromhex(span.span_id),
+        parent_span_id=b"" if parent is None else bytes.fromhex(parent.span_id),
+        flags=flags,
+        start_time_unix_nano=_nanoseconds(times[0]),
+        end_time_unix_nano=_nanoseconds(max(times)),
+        attributes=attribute_fields(attributes.items()),
+        events=[
+            otlp.Span.Event(name=name, time_unix_nano=_nanoseconds(time))
+            for name, time in events
             if time is not None
         ],
-        "links": [] if link is None else [_link(link)],
-        "status": ERROR if error else UNSET,
-    }
+        links=[] if link is None else [_link(link)],
+    )
+    return bytes(own.SerializeToString()) + shared  # fields of one message may come in any order
 
 
-def _link(link: SpanContext) -> Fields:
-    return {
-        "trace_id": bytes.fromhex(link.trace_id),
-        "span_id": bytes.fromhex(link.span_id),
-        "flags": SAMPLED | KNOWS_PARENT | PARENT_IS_REMOTE,
-    }
+def _link(link: SpanContext) -> otlp.Span.Link:
+    return otlp.Span.Link(
+        trace_id=bytes.fromhex(link.trace_id),
+        span_id=bytes.fromhex(link.span_id),
+        flags=SAMPLED | KNOWS_PARENT | PARENT_IS_REMOTE,
+    )
 
 
-def attribute_fields(attributes: Mapping[str, Any]) -> list[Fields]:
-    """Return attributes as OTLP has them; those that are None are left out."""
+def encode_field(number: int, message: bytes) -> bytes:
+    """Return an encoded message as a field of another one (Protocol Buffers, "Encoding").
+
+    So what is encoded is not decoded again to be put into a larger message.
+    """
+    length = len(message)
+    head = bytearray((number << 3 | 2,))
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + message
+
+
+def attribute_fields(attributes: Iterable[tuple[str, Any]]) -> list[Any]:
+    """Return attributes as their messages are made from them; those that are None are left out."""
     return [
         {"key": name, "value": _value(value)}
-        for name, value in attributes.items()
+        for name, value in attributes
         if value is not None
     ]
 
 
-def _value(value: str | bool | int | float | Sequence[str]) -> Fields:
+def _value(value: str | bool | int | float | Sequence[str]) -> Mapping[str, Any]:
     if isinstance(value, str):
         return {"string_value": _text(value)}
     if isinstance(value, bool):  # before int, which it is, too
@@ -211,35 +269,23 @@ def _nanoseconds(time: float) -> int:
     return int(time * NANOSECONDS)
 
 
-def _response_attributes(trace: Trace) -> Fields:
-    usage, metrics = trace.usage, trace.metrics
+def _response_attributes(response: Response, metrics: ResponseMetrics) -> Fields:
+    usage = response.usage
     return {
-        g.OPERATION: "invoke_agent",
-        g.PROVIDER: "antiphon",
-        g.AGENT_NAME: "antiphon",
-        g.REQUEST_MODEL: trace.model,
-        g.RESPONSE_ID: trace.response_id,
-        g.CONVERSATION_ID: trace.conversation_id,
-        g.FINISH_REASONS: [trace.finish_reason],
+        g.RESPONSE_ID: response.id,
+        g.CONVERSATION_ID: response.conversation.id if response.conversation else None,
         g.INPUT_TOKENS: usage.input_tokens if usage else None,
         g.OUTPUT_TOKENS: usage.output_tokens if usage else None,
         g.CACHED_TOKENS: usage.input_tokens_details.cached_tokens if usage else None,
         g.REASONING_TOKENS: usage.output_tokens_details.reasoning_tokens if usage else None,
-        g.STATUS: trace.status,
-        g.BACKGROUND: trace.background,
         g.REQUEST_ID: metrics.request_id or None,
-        g.SERVER: metrics.server or None,
-        g.EPOCH: metrics.epoch,
         g.QUEUE_SECONDS: _seconds(metrics.received_at, metrics.admitted_at),
     }
 
 
-def _turn_attributes(turn: TurnMetrics, requested_model: str) -> Fields:
+def _turn_attributes(turn: TurnMetrics) -> Fields:
     of_all = {
-        g.RESPONSE_MODEL: turn.model or None,
         g.FIRST_CHUNK: _seconds(turn.started_at, turn.first_token_at),
-        g.SERVER_ADDRESS: turn.engine or None,
-        g.TURN_KIND: turn.kind,
         g.ATTEMPTS: turn.attempts if turn.attempts > 1 else None,
         g.IS_REPAIRED: turn.is_repaired or None,
         g.RESUMED_TOKENS: turn.resumed_tokens or None,
@@ -248,10 +294,6 @@ def _turn_attributes(turn: TurnMetrics, requested_model: str) -> Fields:
         return of_all
     return {
         **of_all,
-        g.OPERATION: "chat",
-        g.PROVIDER: "antiphon",
-        g.REQUEST_MODEL: requested_model,
-        g.FINISH_REASONS: [turn.reason] if turn.reason else None,
         g.INPUT_TOKENS: turn.input_tokens,
         g.OUTPUT_TOKENS: turn.output_tokens,
         g.CACHED_TOKENS: turn.cached_tokens,
@@ -259,15 +301,9 @@ def _turn_attributes(turn: TurnMetrics, requested_model: str) -> Fields:
     }
 
 
-def _call_attributes(call: ToolCallMetrics) -> Fields:
-    return {
-        g.OPERATION: "execute_tool",
-        g.TOOL_NAME: call.name,
-        g.TOOL_TYPE: call.type,
-        g.TOOL_SERVER: call.server or None,
-        g.TOOL_RESULT: call.result,
-        g.OUTPUT_BYTES: call.output_bytes,
-    }
+def _finish_reason(response: Response) -> str:
+    details = response.incomplete_details
+    return details.reason if details else response.status
 
 
 def _seconds(start: float, end: float | None) -> float | None:
