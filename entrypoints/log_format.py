@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +25,12 @@ LIBRARIES = ("uvicorn", "httpx")
 """Loggers whose `info` is ours for `debug`: the banner tells of the start, and each request that
 `httpx` sends would be a line."""
 
+BATCH_S = 0.05
+MAX_WAITING = 256
+"""Lines that wait to be written together."""
+
+IDS = "ids"
+"""The attribute of a record that waits: the ids of its request and its response."""
 FIELDS = "fields"
 """The attribute of a record with its fields: `logger.info(…, extra={FIELDS: {…}})`."""
 
@@ -40,7 +48,8 @@ class LogFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         line = super().formatMessage(record)
-        ids = {"request": REQUEST_ID.get(), "response": RESPONSE_ID.get()}
+        request_id, response_id = _ids_of(record)
+        ids = {"request": request_id, "response": response_id}
         shown = [] if self._worker is None else [f"worker={self._worker}"]
         shown += [f"{name}={value}" for name, value in ids.items() if value and value not in line]
         return f"{line} [{' '.join(shown)}]" if shown else line
@@ -69,9 +78,10 @@ class JsonLogFormatter(logging.Formatter):
         }
         if self._worker is not None:
             line["worker"] = self._worker
-        if request_id := REQUEST_ID.get():
+        request_id, response_id = _ids_of(record)
+        if request_id:
             line["request_id"] = request_id
-        if response_id := RESPONSE_ID.get() or _response_in(message):
+        if response_id := response_id or _response_in(message):
             line["response_id"] = response_id
         line.update(getattr(record, FIELDS, {}))
         if record.exc_info:
@@ -79,6 +89,66 @@ class JsonLogFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = record.stack_info
         return _ENCODER.encode(line)
+
+
+class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for mypy
+    """Writes the lines of `info` and below together, BATCH_S after the first of them.
+
+    A record that is more than that is written at once, with all that wait. So is what another
+    thread logs, and all that is logged before the event loop runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = None if record.levelno > logging.INFO else _running_loop()
+        if loop is None:
+            self._write_waiting()
+            super().emit(record)
+            return
+        setattr(record, IDS, (REQUEST_ID.get(), RESPONSE_ID.get()))
+        record.msg, record.args = record.getMessage(), None  # what it names may change until then
+        self._waiting.append(record)
+        if len(self._waiting) == 1:
+            loop.call_later(BATCH_S, self.flush)
+        elif len(self._waiting) >= MAX_WAITING:
+            self._write_waiting()
+
+    def flush(self) -> None:
+        with self.lock or nullcontext():
+            self._write_waiting()
+            super().flush()
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        lines = []
+        for record in waiting:
+            try:
+                lines.append(self.format(record) + self.terminator)
+            except Exception:
+                self.handleError(record)
+        if not lines:
+            return
+        try:
+            self.stream.write("".join(lines))
+            self.stream.flush()
+        except Exception:
+            self.handleError(waiting[-1])
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _ids_of(record: logging.LogRecord) -> tuple[str, str]:
+    """Return the ids of the request and of the response that a record is about."""
+    ids: tuple[str, str] | None = getattr(record, IDS, None)
+    return (REQUEST_ID.get(), RESPONSE_ID.get()) if ids is None else ids
 
 
 FORMATTERS: Mapping[str, type[LogFormatter | JsonLogFormatter]] = {
@@ -90,7 +160,7 @@ FORMATTERS: Mapping[str, type[LogFormatter | JsonLogFormatter]] = {
 
 def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
     """Let this process log to standard error; `worker` is its number if it is one of several."""
-    handler = logging.StreamHandler()
+    handler = BatchHandler()
     handler.setFormatter(FORMATTERS[format](worker))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level == "info":
