@@ -171,7 +171,9 @@ def _encode_call(call: ToolCallMetrics, span: SpanContext, parent: SpanContext) 
 
 
 @lru_cache(MAX_SHARED)
-def _encode_shared(name: str, kind: otlp.Span.SpanKind.ValueType, error: str, attributes: Pairs) -> bytes:
+def _encode_shared(
+    name: str, kind: otlp.Span.SpanKind.ValueType, error: str, attributes: Pairs
+) -> bytes:
     """Return the part of a span that those of many responses have in common."""
     if error:
         attributes = (*attributes, (g.ERROR_TYPE, error))
