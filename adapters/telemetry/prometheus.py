@@ -62,9 +62,7 @@ class PrometheusMeter(Meter):
     def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None:
         self._note(self._observe, histogram, value, labels)
 
-    def _note(
-        self, record: _Record, instrument: Instrument, value: float, labels: Labels
-    ) -> None:
+    def _note(self, record: _Record, instrument: Instrument, value: float, labels: Labels) -> None:
         self._pending.append((record, instrument, value, labels))
         if len(self._pending) >= MAX_PENDING:
             self._record_pending()

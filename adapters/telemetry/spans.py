@@ -33,6 +33,7 @@ SERVER, CLIENT, INTERNAL = (
     otlp.Span.SPAN_KIND_INTERNAL,
 )
 MAX_SHARED = 256
+"""Parts of spans that are remembered. They differ by model, status and reason."""
 
 ERROR, UNSET = (
     otlp.Status(code=otlp.Status.STATUS_CODE_ERROR),
@@ -244,9 +245,7 @@ def encode_field(number: int, message: bytes) -> bytes:
 def attribute_fields(attributes: Iterable[tuple[str, Any]]) -> list[Any]:
     """Return attributes as their messages are made from them; those that are None are left out."""
     return [
-        {"key": name, "value": _value(value)}
-        for name, value in attributes
-        if value is not None
+        {"key": name, "value": _value(value)} for name, value in attributes if value is not None
     ]
 
 
