@@ -109,7 +109,11 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic 
             super().emit(record)
             return
         setattr(record, IDS, (REQUEST_ID.get(), RESPONSE_ID.get()))
-        record.msg, record.args = record.getMessage(), None  # what it names may change until then
+        try:  # now: what the message names may change later
+            record.msg, record.args = record.getMessage(), None
+        except Exception:
+            self.handleError(record)
+            return
         self._waiting.append(record)
         if len(self._waiting) == 1:
             loop.call_later(BATCH_S, self.flush)
