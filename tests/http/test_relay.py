@@ -14,6 +14,7 @@ from antiphon.adapters.ids import new_tagged_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.resources.server_addresses import ALIVE_S, ServerAddresses, server_tag
+from antiphon.domain.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
 from antiphon.entrypoints.http.relayed_requests import (
     VALID_S,
@@ -47,7 +48,7 @@ def a_voucher(**fields: Any) -> Voucher:
         method="DELETE",
         target="/v1/containers/cntr_1?a=%20b",
         digest=digest_of(b"body"),
-        tenant="anna",
+        caller=Caller(tenant="anna"),
         receiver=TAG,
         signed_at=time.time(),
         nonce="1",
@@ -57,7 +58,7 @@ def a_voucher(**fields: Any) -> Voucher:
 
 def test_a_voucher_counts_once(vouchers: Vouchers) -> None:
     value = vouchers.encode(a_voucher())
-    assert vouchers.check(value, SCOPE).tenant == "anna"
+    assert vouchers.check(value, SCOPE).caller == Caller(tenant="anna")
     with pytest.raises(Unauthenticated):
         vouchers.check(value, SCOPE)
 
@@ -86,7 +87,7 @@ def test_a_voucher_that_was_changed_or_signed_with_another_key_is_refused(
     vouchers: Vouchers, tmp_path: Path
 ) -> None:
     content, _, signature = vouchers.encode(a_voucher()).partition(".")
-    other = vouchers.encode(a_voucher(tenant="ben")).partition(".")[0]
+    other = vouchers.encode(a_voucher(caller=Caller(tenant="ben"))).partition(".")[0]
     stranger = Vouchers(Sealer(tmp_path / "other.key").sign, TAG).encode(a_voucher())
     for value in (f"{other}.{signature}", f"{content}.", content, f"{content}.é", stranger, ""):
         with pytest.raises(Unauthenticated):
