@@ -183,3 +183,22 @@ def test_a_server_that_hangs_is_left_out_of_lists(pair: list[Replica]) -> None:
     answer = call(second, "GET", "containers")
     first.signal(signal.SIGCONT)
     assert [each["id"] for each in answer.json()["data"]] == [own]
+
+
+def test_a_container_starts_with_files_that_were_uploaded_at_the_other_server(
+    pair: list[Replica],
+) -> None:
+    first, second = pair
+    uploaded = call(
+        first,
+        "POST",
+        "files",
+        files={"file": ("note.txt", b"hello")},
+        data={"purpose": "user_data"},
+    ).json()
+    made = call(second, "POST", "containers", json={"name": "x", "file_ids": [uploaded["id"]]})
+    assert made.status_code == 200, made.text
+    listed = call(first, "GET", f"containers/{made.json()['id']}/files").json()["data"]
+    assert [file["path"] for file in listed] == ["/mnt/data/note.txt"]
+    content = f"containers/{made.json()['id']}/files/{listed[0]['id']}/content"
+    assert call(first, "GET", content).content == b"hello"
