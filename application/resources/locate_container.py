@@ -14,6 +14,10 @@ class LocateContainer:
         self._find = find
         self._others = others
 
+    @property
+    def has_others(self) -> bool:
+        return self._others is not None
+
     async def __call__(self, tenant: str, container_id: str, *, path: str) -> Sandbox:
         """Return a container of this server; a request names it in the field `path`.
 

@@ -143,6 +143,12 @@ class StartResponse:
 
     async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
         """Save the response as queued. Raises: QueueFull."""
+        if any(each.needs_this_server for each in prepared.turn.tool_callers.values()):
+            raise QueueFull(
+                "The server that has the container runs as many background responses as it may. "
+                "Send the request again when one of them is complete.",
+                code="rate_limit_exceeded",
+            )
         waiting = (await self._store.usage(prepared.tenant)).waiting
         if waiting >= self._limits.max_waiting:
             raise QueueFull(

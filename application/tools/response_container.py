@@ -40,7 +40,8 @@ class ResponseContainer:
     """A container that calls use one after another, in the order in which they ask for it.
 
     Without an existing `sandbox`, the first call opens a new one, as `request` describes it. `note`
-    is what the model should know with the result of the first call.
+    is what the model should know with the result of the first call. `is_only_here`: it exists, and
+    there are other servers, which do not have it.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class ResponseContainer:
         request: ContainerRequest,
         *,
         note: str = "",
+        is_only_here: bool = False,
     ) -> None:
+        self.is_only_here = is_only_here
         self._sandboxes = sandboxes
         self._note = note
         self._tenant = tenant
@@ -156,7 +159,14 @@ class FindResponseContainer:
         if sandbox is None and not request.files and latest is not None:
             sandbox = await self._locate.latest(tenant, latest, path=path)
             note = LOST if sandbox is None else ""
-        return ResponseContainer(self._sandboxes, tenant, sandbox, request, note=note)
+        return ResponseContainer(
+            self._sandboxes,
+            tenant,
+            sandbox,
+            request,
+            note=note,
+            is_only_here=sandbox is not None and self._locate.has_others,
+        )
 
 
 def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:

@@ -154,6 +154,20 @@ def test_a_background_response_runs_where_its_container_is(pair: list[Replica]) 
     assert logs_of(wait_for(ended)) == "42\n"
 
 
+def test_a_background_response_waits_for_no_server_that_lacks_its_container(
+    tmp_path: Path,
+) -> None:
+    with container_servers(tmp_path, "--background-runs", "1") as (first, second):
+        container = with_secret(first)
+        hang = '@@script [[{"say": "word "}, {"hang": 60}]]'
+        running = call(first, "POST", "responses", json=body(hang, background=True)).json()
+        asked = body(SHOW, code_in(container), background=True)
+        answer = call(second, "POST", "responses", json=asked)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        call(second, "POST", f"responses/{running['id']}/cancel")
+        wait_for(lambda: call(second, "POST", "responses", json=asked).status_code == 200 or None)
+
+
 def test_a_client_that_leaves_ends_the_run_at_the_other_server(pair: list[Replica]) -> None:
     first, second = pair
     container = with_secret(first)
