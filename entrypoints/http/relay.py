@@ -91,9 +91,11 @@ class RelayedAnswer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises: ServerUnreachable, StoreError."""
         assert scope["type"] == ScopeType.HTTP
-        await run_while_connected(receive, self._relay(Request(scope), send))
+        if not await run_while_connected(receive, self._relay(Request(scope), send)):
+            scope["state"]["client_left"] = True
 
-    async def _relay(self, request: HttpRequest, send: Send) -> None:
+    async def _relay(self, request: HttpRequest, send: Send) -> bool:
+        """Send the whole answer, and return True."""
         body, self._body = self._body, b""
         outgoing = ServerRequest(
             method=request.scope["method"],
@@ -121,6 +123,7 @@ class RelayedAnswer:
             logger.warning("a relayed answer of the server %s broke off: %r", self._tag, exc)
         finally:
             await answer.aclose()
+        return True
 
 
 class RelayResponses:

@@ -16,10 +16,12 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.resources.server_addresses import ALIVE_S, ServerAddresses, server_tag
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
+from antiphon.domain.limits import KeyPolicy
 from antiphon.entrypoints.http.relayed_requests import (
     VALID_S,
     Voucher,
     Vouchers,
+    can_be_relayed,
     check_digest,
     digest_of,
 )
@@ -106,6 +108,36 @@ def test_an_id_begins_with_the_tag_of_its_server() -> None:
     assert len(ids) == 3
     assert {len(each) for each in ids} == {len("cntr_") + 48}
     assert all(each.startswith(f"cntr_{TAG}") for each in ids)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_relayed"),
+    [
+        ("GET", "/v1/containers", True),
+        ("DELETE", f"/v1/containers/cntr_{TAG}{'0' * 32}", True),
+        ("POST", f"/v1/containers/cntr_{TAG}{'0' * 32}/files", True),
+        ("POST", "/v1/responses", True),
+        ("POST", "/v1/responses/input_tokens", True),
+        ("POST", "/v1/responses/compact", True),
+        ("POST", "/v1/containers", False),
+        ("GET", f"/v1/containers/cntr_{TAG}{'0' * 31}", False),
+        ("GET", f"/v1/containers/cntr_{TAG}{'0' * 32}x", False),
+        ("GET", "/v1/responses", False),
+        ("POST", "/v1/responses/resp_1/cancel", False),
+        ("GET", "/v1/files", False),
+        ("GET", "/metrics", False),
+    ],
+)
+def test_servers_relay_only_what_needs_a_container(
+    method: str, path: str, is_relayed: bool
+) -> None:
+    assert can_be_relayed(method, path) is is_relayed
+
+
+def test_a_voucher_names_the_rights_of_the_caller(vouchers: Vouchers) -> None:
+    policy = KeyPolicy(limits={"requests/min": 3}, models=("small",))
+    caller = Caller(tenant="anna", key_id="key_1", policy=policy, is_counted=True)
+    assert vouchers.check(vouchers.encode(a_voucher(caller=caller)), SCOPE).caller == caller
 
 
 async def test_servers_find_each_other_until_one_stops_or_dies() -> None:
