@@ -217,7 +217,10 @@ class ListContainers:
         """Return a page; without `everywhere`, of this server's own. Raises: RequestError."""
         containers = [render_container(each) for each in self._find.list_all(tenant)]
         if everywhere and self._others is not None:
-            containers += await self._others.containers(tenant)
+            # An operator's own sandboxes may be known to several servers.
+            own = {each["id"] for each in containers}
+            others = await self._others.containers(tenant)
+            containers += {each["id"]: each for each in others if each["id"] not in own}.values()
             # Sorting is stable, so those of one server stay in the order in which they were made.
             containers.sort(key=lambda each: (each["created_at"], server_tag_in(each["id"])))
         named = [each for each in containers if name in (None, each["name"])]

@@ -92,7 +92,9 @@ async def test_a_list_has_what_all_servers_have_in_the_order_in_which_it_was_mad
     own = sandboxes.open("anna")
     older = {"id": f"cntr_{'a' * 48}", "created_at": own.created_at - 5, "name": "old"}
     newer = {"id": f"cntr_{'b' * 48}", "created_at": own.created_at + 5, "name": "new"}
-    lists = ListContainers(FindContainer(sandboxes), OneOtherServer(older, newer))
+    shared = {"id": own.id, "created_at": own.created_at, "name": ""}
+    others = OneOtherServer(older, newer, shared)
+    lists = ListContainers(FindContainer(sandboxes), others)
 
     async def ids(tenant: str = "anna", *, after: str | None = None, limit: int = 9) -> list[str]:
         page = await lists(tenant, after=after, limit=limit, order="desc", name=None)
