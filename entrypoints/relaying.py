@@ -41,9 +41,9 @@ async def start_relay(
         return authenticate(app)
     from antiphon.entrypoints.http.relay import AcceptRelayed, Relay  # with its HTTP client
 
-    limits = replace(
-        container.http_options().limits, max_bytes=settings.max_file_bytes + FORM_BYTES
-    )
+    limits = container.http_options().limits
+    largest = max(limits.max_bytes, settings.max_file_bytes + FORM_BYTES)
+    limits = replace(limits, max_bytes=largest)
     dialect = DIALECTS[settings.dialect]
     relay = Relay(app, client, tag=relaying.tag, limits=limits, dialect=dialect)
     stack.push_async_callback(client.aclose)

@@ -200,6 +200,19 @@ def test_a_repeated_request_with_an_idempotency_key_runs_once(pair: list[Replica
     ]
 
 
+def test_a_large_request_arrives_whole_at_the_other_server(tmp_path: Path) -> None:
+    limits = ("--max-body-bytes", str(24 * 1024**2), "--max-file-bytes", str(1024**2))
+    with container_servers(tmp_path, *limits) as (first, second):
+        container = new_container(first)
+        long = "word " * (4 * 1024**2)
+        counted = [
+            call(each, "POST", "responses/input_tokens", json=body(long, code_in(container)))
+            for each in (first, second)
+        ]
+        answers = [(answer.status_code, answer.content) for answer in counted]
+        assert answers[0] == answers[1]
+
+
 def test_tokens_are_counted_at_the_other_server(pair: list[Replica]) -> None:
     container = new_container(pair[0])
     asked = body("hello", code_in(container))
