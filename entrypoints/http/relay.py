@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from antiphon.adapters.ids import new_id
 from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import AntiphonError, ContainerElsewhere, RequestError
 from antiphon.entrypoints.http.asgi_responses import run_while_connected, send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, receive_bytes
@@ -262,7 +263,7 @@ class AcceptRelayed:
         """Yield a `receive` that begins with the request's body, which has been compared."""
         async with AsyncExitStack() as stack:
             body = await stack.enter_async_context(receive_bytes(request, self._limits))
-            check_digest(voucher, body)
+            await run_in_thread(len(body), check_digest, voucher, body)
             bodies = [body]
             del body
 

@@ -22,6 +22,7 @@ from antiphon.application.resources.server_addresses import (
     ServerAddresses,
     server_tag_in,
 )
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import ServerUnreachable
 from antiphon.domain.json import Json
@@ -97,11 +98,12 @@ class ServerClient(OtherServers):
         url = await self._addresses.find(request.receiver)
         if url is None:
             raise _unreachable()
+        digest = await run_in_thread(len(request.body), digest_of, request.body)
         outgoing = self._client.build_request(
             request.method,
             httpx.URL(url).copy_with(raw_path=request.target.encode("latin-1")),
             content=_once(request.body) if request.body else None,
-            headers=self._headers_of(request),
+            headers=self._headers_of(request, digest),
             timeout=httpx.Timeout(request.silence_s, connect=CONNECT_S),
         )
         del request  # a large body need not be kept until the answer is complete
@@ -162,11 +164,11 @@ class ServerClient(OtherServers):
             raise _unreachable()
         return _decode(content)
 
-    def _headers_of(self, request: ServerRequest) -> list[tuple[bytes, bytes]]:
+    def _headers_of(self, request: ServerRequest, digest: str) -> list[tuple[bytes, bytes]]:
         voucher = Voucher(
             method=request.method,
             target=request.target,
-            digest=digest_of(request.body),
+            digest=digest,
             caller=request.caller,
             receiver=request.receiver,
             signed_at=time.time(),

@@ -213,12 +213,18 @@ def test_a_large_request_arrives_whole_at_the_other_server(tmp_path: Path) -> No
         assert answers[0] == answers[1]
 
 
-def test_tokens_are_counted_at_the_other_server(pair: list[Replica]) -> None:
+def test_tokens_are_counted_and_conversations_compacted_at_the_other_server(
+    pair: list[Replica],
+) -> None:
     container = new_container(pair[0])
     asked = body("hello", code_in(container))
     counts = [call(each, "POST", "responses/input_tokens", json=asked).json() for each in pair]
     assert counts[0] == counts[1]
     assert counts[0]["input_tokens"] > 0
+    answer = call(pair[1], "POST", "responses/compact", json=asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["object"] == "response.compaction"
+    assert answer.headers["x-antiphon-server"] in container, "a balancer may read where it ran"
 
 
 def test_errors_of_the_other_server_arrive_as_they_are(pair: list[Replica]) -> None:
