@@ -45,7 +45,14 @@ async def start_relay(
     largest = max(limits.max_bytes, settings.max_file_bytes + FORM_BYTES)
     limits = replace(limits, max_bytes=largest)
     dialect = DIALECTS[settings.dialect]
-    relay = Relay(app, client, tag=relaying.tag, limits=limits, dialect=dialect)
+    relay = Relay(
+        app,
+        client,
+        tag=relaying.tag,
+        stopping=container.stopping(),
+        limits=limits,
+        dialect=dialect,
+    )
     stack.push_async_callback(client.aclose)
     await addresses.announce()
     stack.push_async_callback(_withdraw, addresses)

@@ -7,6 +7,7 @@ it arrives. What was relayed once is answered there, whatever the answer is: the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,6 +30,7 @@ from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_
 from antiphon.entrypoints.http.relayed_requests import (
     CONTAINERS,
     HEADER,
+    STOPPING_HEADER,
     Voucher,
     Vouchers,
     can_be_relayed,
@@ -64,7 +66,16 @@ REQUEST_HEADERS = frozenset(
 )
 """The headers that are passed on. No credential is among them."""
 
-HOP_HEADERS = frozenset({b"connection", b"date", b"keep-alive", b"server", b"transfer-encoding"})
+HOP_HEADERS = frozenset(
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"server",
+        b"transfer-encoding",
+        STOPPING_HEADER.encode(),
+    }
+)
 """The headers of an answer that are not passed on."""
 
 SILENCE_S = 60.0
@@ -159,12 +170,14 @@ class Relay:
         servers: ServerClient,
         *,
         tag: str,
+        stopping: asyncio.Event,
         limits: BodyLimits,
         dialect: Dialect = OPENAI,
     ) -> None:
         self._app = app
         self._servers = servers
         self._tag = tag
+        self._stopping = stopping
         self._limits = limits
         self._dialect = dialect
 
@@ -179,7 +192,7 @@ class Relay:
         try:
             tag = await self._relayed_to(request)
             if tag is None:
-                await self._app(scope, receive, self._naming_server(send))
+                await self._app(scope, receive, self._naming_server(request, send))
                 return
             async with receive_bytes(request, self._limits) as body:
                 await RelayedAnswer(self._servers, tag, body)(scope, receive, send)
@@ -193,11 +206,13 @@ class Relay:
             return None
         return tag if await self._servers.knows(tag) else None
 
-    def _naming_server(self, send: Send) -> Send:
+    def _naming_server(self, request: HttpRequest, send: Send) -> Send:
         async def send_naming_server(message: Message) -> None:
             if message["type"] == "http.response.start":
-                named = (SERVER_HEADER.encode(), self._tag.encode())
-                message["headers"] = [*message["headers"], named]
+                headers = [*message["headers"], (SERVER_HEADER.encode(), self._tag.encode())]
+                if self._stopping.is_set() and is_relayed(request):
+                    headers.append((STOPPING_HEADER.encode(), b"true"))
+                message["headers"] = headers
             await send(message)
 
         return send_naming_server

@@ -25,6 +25,8 @@ from antiphon.domain.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
 
 HEADER = "x-antiphon-relayed"
+STOPPING_HEADER = "x-antiphon-stopping"
+"""In answers to other servers: this one is shutting down."""
 VALID_S = 60.0
 """How long a signature is valid, and how far the clocks of two servers may be apart."""
 

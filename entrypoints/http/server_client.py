@@ -29,6 +29,7 @@ from antiphon.domain.json import Json
 from antiphon.entrypoints.http.relayed_requests import (
     CONTAINERS,
     HEADER,
+    STOPPING_HEADER,
     Voucher,
     Vouchers,
     digest_of,
@@ -117,7 +118,8 @@ class ServerClient(OtherServers):
         if not is_container_id(container_id) or not await self.knows(tag):
             return None
         found = await self._ask(tag, tenant, f"{CONTAINERS}/{container_id}")
-        return None if found is None else tag
+        # A server that stops starts nothing more, and its containers go with it.
+        return None if found is None or STOPPING_HEADER in found.headers else tag
 
     async def containers(self, tenant: str) -> Sequence[Json]:
         tags = await self._addresses.others()
@@ -131,9 +133,10 @@ class ServerClient(OtherServers):
             async with asyncio.timeout(QUESTION_S):
                 while True:
                     target = f"{CONTAINERS}?order=asc&limit={PAGE}{after}"
-                    page = await self._ask(tag, tenant, target)
-                    if page is None:
+                    answer = await self._ask(tag, tenant, target)
+                    if answer is None:
                         return found
+                    page = _decode(answer.content)
                     found += page["data"]
                     if not page["has_more"]:
                         return found
@@ -142,8 +145,8 @@ class ServerClient(OtherServers):
             logger.warning("the server %s does not answer: its containers are not listed", tag)
             return found
 
-    async def _ask(self, tag: str, tenant: str, target: str) -> Json | None:
-        """Return the JSON of the answer, or None if it is a 404. Raises: ServerUnreachable."""
+    async def _ask(self, tag: str, tenant: str, target: str) -> httpx.Response | None:
+        """Return the whole answer, or None if it is a 404. Raises: ServerUnreachable."""
         question = ServerRequest(
             method="GET",
             target=target,
@@ -153,7 +156,7 @@ class ServerClient(OtherServers):
         )
         answer = await self.open(question)
         try:
-            content = await answer.aread()
+            await answer.aread()
         except httpx.HTTPError:
             raise _unreachable() from None
         finally:
@@ -162,7 +165,7 @@ class ServerClient(OtherServers):
             return None
         if answer.status_code != 200:
             raise _unreachable()
-        return _decode(content)
+        return answer
 
     def _headers_of(self, request: ServerRequest, digest: str) -> list[tuple[bytes, bytes]]:
         voucher = Voucher(

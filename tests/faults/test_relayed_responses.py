@@ -275,6 +275,21 @@ def test_the_container_of_a_server_that_was_stopped_is_unknown(pair: list[Replic
     assert "lost with its server" in error["message"]
 
 
+def test_a_server_that_is_stopping_gets_no_new_responses(tmp_path: Path) -> None:
+    with container_servers(tmp_path, "--drain-delay-s", "60") as (first, second):
+        container = with_secret(first)
+        automatic = code_in({"type": "auto"})
+        begun = respond(first, SET, automatic)
+        first.signal(signal.SIGTERM)
+        wait_for(lambda: httpx.get(f"{first.url}/readyz").status_code == 503 or None)
+        named = call(second, "POST", "responses", json=body(SHOW, code_in(container)))
+        assert (named.status_code, named.json()["error"]["param"]) == (404, "tools[0].container")
+        followed = respond(second, SHOW, automatic, previous_response_id=begun["id"], **INCLUDE)
+        assert "variables and files are lost" in logs_of(followed)
+        kept = call(second, "GET", f"containers/{container}")
+        assert kept.status_code == 200, "what is there can be fetched until the end"
+
+
 def test_a_server_that_dies_breaks_the_streams_that_it_had_relayed_to_it(
     pair: list[Replica],
 ) -> None:
