@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -18,11 +19,17 @@ from typing import Any
 import pytest
 from openai import OpenAI
 from tests.faults.balancer import balancing
+from tests.faults.container_servers import KEYS, container_servers
 from tests.faults.replicas import MODEL, Replica, replicas
+
+from antiphon.application.tools.response_container import LOST
 
 DURATION_S = float(os.environ.get("ANTIPHON_TEST_ROLLING_S", "20"))
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(DURATION_S + 180)]
+
+Kind = Callable[["Load", OpenAI, int], str]
+"""Sends a request, or some, and returns the text that is asked for: so many words."""
 
 CLIENTS = 4
 """Of each kind."""
@@ -41,16 +48,17 @@ def script_of(words: int, tick_s: float) -> str:
 
 
 class Load:
-    """Clients of three kinds, each of which sends one request after another until it is told."""
+    """Clients of several kinds, each of which sends one request after another until it is told."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, port: int, *kinds: Kind, api_key: str = "none") -> None:
+        self._url = f"http://127.0.0.1:{port}/v1"
+        self._api_key = api_key
         self._stop = threading.Event()
         self._chance = random.Random(1)
         self.requests: Counter[str] = Counter()
         self.failures: list[str] = []
         self.background: list[str] = []
-        kinds = (self.stream, self.whole, self.run_in_background)
+        self.containers: Counter[str] = Counter()
         self._threads = [
             threading.Thread(target=self._repeat, args=(kind,)) for kind in kinds * CLIENTS
         ]
@@ -66,12 +74,16 @@ class Load:
             thread.join(timeout=ENDS_WITHIN_S + 30)
             assert not thread.is_alive(), "a request does not end"
 
-    def _repeat(self, kind: Callable[[OpenAI, int], str]) -> None:
-        with OpenAI(base_url=self._url, api_key="none", timeout=60) as client:
+    def client(self) -> OpenAI:
+        """Return a client with the retries that it makes unless it is told otherwise."""
+        return OpenAI(base_url=self._url, api_key=self._api_key, timeout=60)
+
+    def _repeat(self, kind: Kind) -> None:
+        with self.client() as client:
             while not self._stop.is_set():
                 words = self._chance.randint(5, 60)
                 try:
-                    text = kind(client, words)
+                    text = kind(self, client, words)
                     assert text == "word " * words, text
                 except Exception as error:
                     self.failures.append(f"{kind.__name__}: {error!r}")
@@ -109,11 +121,34 @@ class Load:
         assert response.status == "completed", response
         return str(response.output_text)
 
+    def talk_with_code(self, client: OpenAI, words: int) -> str:
+        """Set a variable in one response and show it in the next, which any server may get."""
+        tools: Any = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+        begun = client.responses.create(
+            model=MODEL, input=code_script(f"words = {words}"), tools=tools
+        )
+        response = client.responses.create(
+            model=MODEL,
+            input=code_script("print('word ' * words, end='')"),
+            tools=tools,
+            previous_response_id=begun.id,
+            include=["code_interpreter_call.outputs"],
+        )
+        assert response.status == "completed", response
+        call = next(item for item in response.output if item.type == "code_interpreter_call")
+        logs = "".join(output.logs for output in call.outputs or () if output.type == "logs")
+        self.containers["lost" if LOST in logs else "kept"] += 1
+        return "word " * words if LOST in logs else logs
+
+
+def code_script(code: str) -> str:
+    return f"@@script {json.dumps([[{'call': 'python', 'args': {'code': code}}], [{'say': 'ok'}]])}"
+
 
 def replace_in_turn(servers: list[Replica], until: float) -> int:
-    """Stop each server and start it anew, again and again; return how often."""
+    """Stop each server and start it anew, at least once; return how often."""
     restarts = 0
-    while time.monotonic() < until:
+    while restarts < len(servers) or time.monotonic() < until:
         server = servers[restarts % len(servers)]
         assert server.stop(limit_s=40) == 0, server.log()[-3000:]
         server.start()
@@ -122,19 +157,27 @@ def replace_in_turn(servers: list[Replica], until: float) -> int:
     return restarts
 
 
+def restart_under(load: Load, servers: list[Replica]) -> int:
+    """Replace servers while the clients send requests; return how often."""
+    load.start()
+    try:
+        return replace_in_turn(servers, time.monotonic() + DURATION_S)
+    finally:
+        load.stop()
+
+
+def ports_of(servers: list[Replica]) -> list[int]:
+    return [int(server.url.rpartition(":")[2]) for server in servers]
+
+
 def test_clients_notice_nothing_while_servers_are_replaced(
     tmp_path: Path, shared_store: list[str]
 ) -> None:
     with replicas(tmp_path, *shared_store, *OPTIONS) as servers:
-        ports = [int(server.url.rpartition(":")[2]) for server in servers]
-        with balancing(*ports) as port:
-            load = Load(f"http://127.0.0.1:{port}/v1")
-            load.start()
-            try:
-                restarts = replace_in_turn(servers, time.monotonic() + DURATION_S)
-            finally:
-                load.stop()
-            with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+        with balancing(*ports_of(servers)) as port:
+            load = Load(port, Load.stream, Load.whole, Load.run_in_background)
+            restarts = restart_under(load, servers)
+            with load.client() as client:
                 ends = Counter(client.responses.retrieve(each).status for each in load.background)
         lost = len(load.background) - ends["completed"]
         print(
@@ -143,4 +186,19 @@ def test_clients_notice_nothing_while_servers_are_replaced(
         )
         assert load.failures == []
         assert dict(ends) == {"completed": len(load.background)}
-        assert restarts >= 2, "each server was replaced"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_conversations_with_code_go_on_while_servers_are_replaced(tmp_path: Path) -> None:
+    with (
+        container_servers(tmp_path, *OPTIONS) as servers,
+        balancing(*ports_of(servers)) as port,
+    ):
+        load = Load(port, Load.talk_with_code, api_key=KEYS["anna"])
+        restarts = restart_under(load, servers)
+    print(
+        f"{sum(load.requests.values())} conversations, {restarts} restarts, "
+        f"{len(load.failures)} failures, containers: {dict(load.containers)}"
+    )
+    assert load.failures == []
+    assert load.containers["kept"] > load.containers["lost"], "lost with its server alone"
