@@ -156,6 +156,7 @@ class RelayResponses:
         async def relay(scope: Scope, receive: Receive, send: Send) -> None:
             # A server that stops waits for it, as for a run of its own.
             with self._runs.mark_active(new_id("relay")):
+                self._runs.check_not_drained()
                 await answer(scope, receive, send)
 
         return relay
