@@ -47,10 +47,7 @@ class Balancer:
             is_ready = False
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(2):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.write(READY)
-                    is_ready = b" 200 " in await reader.readline()
-                    writer.close()
+                    is_ready = await _is_ready(port)
             self._ready.discard(port)
             if is_ready:
                 self._ready.add(port)
@@ -72,6 +69,18 @@ class Balancer:
         finally:
             requests.close()
             writer.close()
+            with suppress(OSError):
+                await asyncio.gather(requests.wait_closed(), writer.wait_closed())
+
+
+async def _is_ready(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(READY)
+        return b" 200 " in await reader.readline()
+    finally:
+        writer.close()
+        await writer.wait_closed()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
