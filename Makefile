@@ -61,7 +61,8 @@ test-stores: $(VENV)/ready $(VENV_S3)/ready
 test-docs: $(VENV)/ready
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m docs -rs $(ARGS)
 
-# ANTIPHON_TEST_KILLS says how many servers are killed on each store.
+# ANTIPHON_TEST_KILLS says how many servers are killed on each store, ANTIPHON_TEST_ROLLING_S for how
+# many seconds they are replaced.
 test-faults: $(VENV)/ready $(VENV_S3)/ready
 	$(VENV)/bin/pytest -m faults --ignore tests/security -rs $(ARGS)
 

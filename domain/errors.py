@@ -7,6 +7,7 @@ AntiphonError
 │   ├── Forbidden             the API key may not do this                     403
 │   ├── NotFound              no such response, conversation, item or model   404
 │   ├── ConversationLocked    another response is using the conversation      400
+│   ├── ContainerElsewhere    another server has the container                409, if not relayed
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
 │   ├── QueueFull             the client has too many requests waiting        429
@@ -213,6 +214,22 @@ class ServerShuttingDown(RequestError):
         super().__init__(
             "The server is shutting down. Send the request again.", code="server_error"
         )
+
+
+class ContainerElsewhere(RequestError):
+    """Another live server has the container; `server` is its tag. HTTP requests are relayed there.
+
+    A WebSocket connection stays at its server, so its client gets this error.
+    """
+
+    def __init__(self, container_id: str, *, server: str, param: str) -> None:
+        super().__init__(
+            f"The container {container_id[:100]!r} is at another server, and WebSocket messages "
+            "are not relayed. Send this request over HTTP: any server relays POST /v1/responses.",
+            param=param,
+            code="container_at_another_server",
+        )
+        self.server = server
 
 
 class ServerUnreachable(RequestError):

@@ -36,17 +36,7 @@ from antiphon.application.ports import (
     VectorStores,
     Web,
 )
-from antiphon.application.resources.containers import (
-    CheckContainer,
-    CreateContainer,
-    CreateContainerFile,
-    DeleteContainerFile,
-    FindContainer,
-    GetContainerFile,
-    GetContainerFileContent,
-    ListContainerFiles,
-    ListContainers,
-)
+from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.conversations import (
     CreateConversation,
@@ -114,7 +104,6 @@ from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.tools.budgets import Budgets
-from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
@@ -122,7 +111,6 @@ from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import Sessions
 from antiphon.entrypoints.http.console.state import ServerState
-from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.cors import normalize_origins
 from antiphon.entrypoints.http.dialects import DIALECTS
@@ -135,7 +123,7 @@ from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import bearer_identity, console, identities, issuer_keys
 from antiphon.entrypoints.wiring.admission import admission, tenant_share
-from antiphon.entrypoints.wiring.code import container_limits, sandboxes
+from antiphon.entrypoints.wiring.code import container_limits, container_services, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
 from antiphon.entrypoints.wiring.metrics import (
@@ -147,6 +135,7 @@ from antiphon.entrypoints.wiring.metrics import (
     prometheus_meter,
 )
 from antiphon.entrypoints.wiring.models import build_models, offer_models
+from antiphon.entrypoints.wiring.relaying import relay_of, relaying
 from antiphon.entrypoints.wiring.stores import (
     event_log,
     file_store,
@@ -308,7 +297,18 @@ class Container(containers.DeclarativeContainer):
     check_container = providers.Singleton(
         CheckContainer, files, providers.Singleton(container_limits, settings)
     )
-    prepare_turn = providers.Singleton(
+    relaying = providers.Singleton(relaying, settings, owner, store, sealer)
+    hosted_tools = providers.Factory(
+        hosted_tools,
+        sandboxes,
+        find_container,
+        check_container,
+        web,
+        find_vector_store,
+        search_vector_stores,
+        settings,
+    )
+    make_prepare_turn = providers.Factory(
         PrepareTurn,
         models,
         read_items,
@@ -316,16 +316,15 @@ class Container(containers.DeclarativeContainer):
         show_items,
         tool_servers,
         salt=sealer.provided.salt,
-        hosted=providers.Singleton(
-            hosted_tools,
-            sandboxes,
-            find_container,
-            check_container,
-            web,
-            providers.Singleton(FileSearchProvider, find_vector_store, search_vector_stores),
-            settings,
-        ),
         tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
+    )
+    prepare_turn = providers.Singleton(
+        make_prepare_turn,
+        hosted=providers.Singleton(hosted_tools, others=relaying.provided.client),
+    )
+    # A run that has begun is not relayed: it goes on without a container that is elsewhere.
+    prepare_resumed_turn = providers.Singleton(
+        make_prepare_turn, hosted=providers.Singleton(hosted_tools, others=None)
     )
     audit_log: providers.Provider[AuditLog | None] = providers.Singleton(audit_log, settings)
     keep_traces = providers.Singleton(
@@ -396,7 +395,7 @@ class Container(containers.DeclarativeContainer):
     restore_run = providers.Singleton(
         RestoreRun,
         expand_prompt,
-        prepare_turn,
+        prepare_resumed_turn,
         plan_turns,
         jobs,
         store,
@@ -489,6 +488,7 @@ class Container(containers.DeclarativeContainer):
         drained=drained,
         options=http_options,
         websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
+        relay=providers.Singleton(relay_of, relaying, runs),
     )
     server_state = providers.Singleton(
         ServerState,
@@ -585,14 +585,11 @@ class Container(containers.DeclarativeContainer):
         options=http_options,
     )
     container_services = providers.Singleton(
-        ContainerServices,
-        create=providers.Singleton(CreateContainer, sandboxes, check_container),
-        find=find_container,
-        list=providers.Singleton(ListContainers, find_container),
-        add_file=providers.Singleton(CreateContainerFile, find_container, files),
-        list_files=providers.Singleton(ListContainerFiles, find_container),
-        get_file=providers.Singleton(GetContainerFile, find_container),
-        read_file=providers.Singleton(GetContainerFileContent, find_container),
-        delete_file=providers.Singleton(DeleteContainerFile, find_container),
+        container_services,
+        sandboxes,
+        find_container,
+        check_container,
+        files,
+        relaying,
         options=http_options,
     )

@@ -1,23 +1,22 @@
-"""Let the servers of a store relay requests for containers to each other."""
+"""Let the servers of a store relay requests to each other."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
-from antiphon.application.resources.server_addresses import ServerAddresses, server_tag
+from antiphon.application.resources.server_addresses import ServerAddresses
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.forms import FORM_BYTES
-from antiphon.entrypoints.http.relayed_requests import Vouchers
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.relaying import Relaying
 
 logger = logging.getLogger("antiphon.servers")
 
@@ -36,20 +35,25 @@ async def start_relay(
     Raises: StoreError.
     """
     settings: Settings = container.settings()
-    url = settings.advertise_url
-    if url is None:
+    relaying: Relaying = container.relaying()
+    addresses, vouchers, client = relaying.addresses, relaying.vouchers, relaying.client
+    if addresses is None or vouchers is None or client is None:
         return authenticate(app)
     from antiphon.entrypoints.http.relay import AcceptRelayed, Relay  # with its HTTP client
 
-    tag = server_tag(container.owner())
-    addresses = ServerAddresses(container.store(), tag=tag, url=url, now=time.time)
-    vouchers = Vouchers(container.sealer().sign, tag)
-    limits = replace(
-        container.http_options().limits, max_bytes=settings.max_file_bytes + FORM_BYTES
-    )
+    limits = container.http_options().limits
+    largest = max(limits.max_bytes, settings.max_file_bytes + FORM_BYTES)
+    limits = replace(limits, max_bytes=largest)
     dialect = DIALECTS[settings.dialect]
-    relay = Relay(app, addresses, vouchers, tag=tag, limits=limits, dialect=dialect)
-    stack.push_async_callback(relay.aclose)
+    relay = Relay(
+        app,
+        client,
+        tag=relaying.tag,
+        stopping=container.stopping(),
+        limits=limits,
+        dialect=dialect,
+    )
+    stack.push_async_callback(client.aclose)
     await addresses.announce()
     stack.push_async_callback(_withdraw, addresses)
     announcing = asyncio.create_task(addresses.announce_forever())

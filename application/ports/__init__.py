@@ -20,6 +20,7 @@ Fetcher                    outgoing HTTP requests, within the limits of the oper
 ToolServers ⊃ ToolSession  the tools of servers that requests name, for one response
 ToolServer                 the operator's own tools
 Sandboxes ⊃ Sandbox        where the code of models runs
+OtherServers               the servers that share the store, with containers of their own
 Web                        web search, and pages of the web
 ReadPdf                    the text of a PDF
 AuditLog                   a record of each call of a tool
@@ -70,6 +71,7 @@ from antiphon.application.ports.sandboxes import (
     SandboxFile,
     SandboxSpec,
 )
+from antiphon.application.ports.servers import OtherServers
 from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
     NO_RUNS,
@@ -164,6 +166,7 @@ __all__ = [
     "NewId",
     "NewRun",
     "NullMeter",
+    "OtherServers",
     "Outbox",
     "Parser",
     "PooledSteps",

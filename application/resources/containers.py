@@ -1,7 +1,7 @@
 """Containers: the sandboxes and their files in the API (`/v1/containers`).
 
 A container and its files live in one server, which deletes them after some time without use.
-Another server does not know them and says so.
+Another server relays requests for them if the servers know each other, and lists them with its own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from msgspec import Struct
 
 from antiphon.application.ports import (
     FileStore,
+    OtherServers,
     Sandbox,
     Sandboxes,
     SandboxFile,
     SandboxSpec,
 )
+from antiphon.application.resources.server_addresses import server_tag_in
 from antiphon.application.support.paging import Order
 from antiphon.domain.errors import (
     NotFound,
@@ -157,8 +159,8 @@ class FindContainer:
         sandbox = self._sandboxes.find(tenant, container_id) if self._sandboxes else None
         if sandbox is None:
             raise NotFound(
-                f"Container with id {container_id[:100]!r} not found: it has expired, or another "
-                "server has it.",
+                f"Container with id {container_id[:100]!r} not found: it has expired, it was "
+                "lost with its server, or another server has it.",
                 param=path,
             )
         return sandbox
@@ -196,16 +198,33 @@ class ContainerList(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class ListContainers:
-    def __init__(self, find: FindContainer) -> None:
-        self._find = find
+    """Lists the containers of this server, and those of all `others` that answer."""
 
-    def __call__(
-        self, tenant: str, *, after: str | None, limit: int, order: Order, name: str | None
+    def __init__(self, find: FindContainer, others: OtherServers | None = None) -> None:
+        self._find = find
+        self._others = others
+
+    async def __call__(
+        self,
+        tenant: str,
+        *,
+        after: str | None,
+        limit: int,
+        order: Order,
+        name: str | None,
+        everywhere: bool = True,
     ) -> ContainerList[Json]:
-        """Raises: RequestError."""
-        sandboxes = self._find.list_all(tenant)
-        containers = [render_container(each) for each in sandboxes if name in (None, each.name)]
-        return _to_page(containers, after=after, limit=limit, order=order)
+        """Return a page; without `everywhere`, of this server's own. Raises: RequestError."""
+        containers = [render_container(each) for each in self._find.list_all(tenant)]
+        if everywhere and self._others is not None:
+            # An operator's own sandboxes may be known to several servers.
+            own = {each["id"] for each in containers}
+            others = await self._others.containers(tenant)
+            containers += {each["id"]: each for each in others if each["id"] not in own}.values()
+            # Sorting is stable, so those of one server stay in the order in which they were made.
+            containers.sort(key=lambda each: (each["created_at"], server_tag_in(each["id"])))
+        named = [each for each in containers if name in (None, each["name"])]
+        return _to_page(named, after=after, limit=limit, order=order)
 
 
 class ListContainerFiles:

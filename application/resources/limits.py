@@ -124,7 +124,7 @@ class EnforceLimits:
 
     async def _start(self, caller: Caller, response_id: str, limits: Limits) -> Reservation:
         now = self._now()
-        requests: Mapping[Quantity, int] = {"requests": 1}
+        requests: Mapping[Quantity, int] = {"requests": 0 if caller.is_counted else 1}
         if not response_id or all(KINDS[name].quantity == "requests" for name in limits):
             return Reservation(states=await self._reserve(caller, limits, requests, now))
         charge = RunCharge(key_id=caller.key_id, limits=limits, reserved_at=now)

@@ -44,6 +44,15 @@ def server_tag(owner: str) -> str:
     return sha256(owner.encode()).hexdigest()[:TAG_DIGITS]
 
 
+def server_tag_in(container_id: str) -> str:
+    """Return the tag with which a container's id begins, if it is one of a server.
+
+    >>> server_tag_in("cntr_0123456789abcdef" + 32 * "0")
+    '0123456789abcdef'
+    """
+    return container_id.partition("_")[2][:TAG_DIGITS]
+
+
 class Address(Struct, frozen=True, kw_only=True):
     """The URL of a server, and the time until which it counts."""
 
@@ -82,12 +91,19 @@ class ServerAddresses:
 
     async def find(self, tag: str) -> str | None:
         """Return the URL of another live server, or None. Raises: StoreError."""
+        return (await self.others()).get(tag)
+
+    async def others(self) -> Mapping[str, str]:
+        """Return the URLs of the other live servers by their tags. Raises: StoreError."""
         now = self._now()
         if now >= self._remembered_until:
             self._remembered = _decode(await self._values.compare_and_set(NAME, NONE))
             self._remembered_until = now + REMEMBER_S
-        found = self._remembered.get(tag)
-        return found.url if found is not None and found.until > now else None
+        return {
+            tag: address.url
+            for tag, address in self._remembered.items()
+            if address.until > now and tag != self._tag
+        }
 
     async def _change(self, own: Address | None) -> None:
         """Replace this server's address, and remove those of dead servers."""

@@ -131,7 +131,8 @@ class StartResponse:
     ) -> AcceptedResponse:
         """`admit` may delay or refuse the prompt of the first turn.
 
-        Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError.
+        Raises: RequestError, TooManyRequests, QueueFull, ServerShuttingDown, EngineDead,
+        StoreError.
         """
         if self._must_wait(prepared):
             return await self._queue(prepared)
@@ -143,6 +144,12 @@ class StartResponse:
 
     async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
         """Save the response as queued. Raises: QueueFull."""
+        if any(each.needs_this_server for each in prepared.turn.tool_callers.values()):
+            raise QueueFull(
+                "The server that has the container runs as many background responses as it may. "
+                "Send the request again when one of them is complete.",
+                code="rate_limit_exceeded",
+            )
         waiting = (await self._store.usage(prepared.tenant)).waiting
         if waiting >= self._limits.max_waiting:
             raise QueueFull(
@@ -165,9 +172,14 @@ class StartResponse:
     async def _start(
         self, prepared: PreparedResponse, admit: AdmitPrompt | None
     ) -> AcceptedResponse:
-        """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
+        """Run the response here.
+
+        Raises: RequestError, TooManyRequests, ServerShuttingDown, EngineDead.
+        """
         slot_of = prepared.tenant if prepared.response.background else None
         with self._runs.mark_active(prepared.id, slot_of=slot_of):
+            # While it was prepared, it was not active, and the server may have stopped meanwhile.
+            self._runs.check_not_drained()
             prepared.recorder.open_turn()
             await prepared.turns.start(admit)
             try:

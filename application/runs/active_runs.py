@@ -146,6 +146,11 @@ class ActiveRuns:
         if self.is_closed:
             raise ServerShuttingDown
 
+    def check_not_drained(self) -> None:
+        """Raises: ServerShuttingDown if a run that started now would be cancelled at once."""
+        if self._is_cancelling:
+            raise ServerShuttingDown
+
     @contextmanager
     def mark_active(self, response_id: str, *, slot_of: str | None = None) -> Iterator[None]:
         """Mark the response as active in this block, and until a task that it starts has ended.

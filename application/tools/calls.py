@@ -58,6 +58,11 @@ class ToolCaller(Protocol):
     step: str
     """What the item of a call reports while the call runs (ToolProgress)."""
 
+    @property
+    def needs_this_server(self) -> bool:
+        """Whether calls use what this server alone has, so that no other one may start the run."""
+        return False
+
     def open_item(self, start: d.CallStart) -> d.Delta:
         """Return the delta that opens the item of a call.
 

@@ -22,6 +22,10 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
     def __init__(self, container: ResponseContainer) -> None:
         self._container = container
 
+    @property
+    def needs_this_server(self) -> bool:
+        return self._container.is_only_here
+
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         return self._container.cite(words, start, end)
 

@@ -17,9 +17,9 @@ from antiphon.application.ports import Sandbox, Sandboxes
 from antiphon.application.resources.containers import (
     CheckContainer,
     ContainerRequest,
-    FindContainer,
     file_id_of,
 )
+from antiphon.application.resources.locate_container import LocateContainer
 from antiphon.domain import items as i
 from antiphon.domain.citations import LINK
 from antiphon.domain.content import Annotation, ContainerFileCitation
@@ -40,7 +40,8 @@ class ResponseContainer:
     """A container that calls use one after another, in the order in which they ask for it.
 
     Without an existing `sandbox`, the first call opens a new one, as `request` describes it. `note`
-    is what the model should know with the result of the first call.
+    is what the model should know with the result of the first call. `is_only_here`: it exists, and
+    there are other servers, which do not have it.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class ResponseContainer:
         request: ContainerRequest,
         *,
         note: str = "",
+        is_only_here: bool = False,
     ) -> None:
+        self.is_only_here = is_only_here
         self._sandboxes = sandboxes
         self._note = note
         self._tenant = tenant
@@ -119,9 +122,11 @@ class ResponseContainer:
 class FindResponseContainer:
     """Finds the container in which a request's tools run."""
 
-    def __init__(self, sandboxes: Sandboxes, find: FindContainer, check: CheckContainer) -> None:
+    def __init__(
+        self, sandboxes: Sandboxes, locate: LocateContainer, check: CheckContainer
+    ) -> None:
         self._sandboxes = sandboxes
-        self._find = find
+        self._locate = locate
         self._check = check
 
     async def __call__(
@@ -132,14 +137,15 @@ class FindResponseContainer:
         A tool that names a container decides for all of them. `auto` reuses the container of the
         conversation's latest call, unless the tools bring files.
 
-        Raises: RequestError for a container that does not exist, or options that it cannot have.
+        Raises: RequestError for a container that does not exist, or options that it cannot have;
+        ContainerElsewhere.
         """
         sandboxes_by_id: dict[str, Sandbox] = {}
-        request = ContainerRequest()
+        request, path = ContainerRequest(), ""
         for tool in tools:
             options, path = _options_of(tool)
             if isinstance(options, str):
-                sandboxes_by_id[options] = self._find(tenant, options, path=path)
+                sandboxes_by_id[options] = await self._locate(tenant, options, path=path)
                 if len(sandboxes_by_id) > 1:
                     raise RequestError(
                         "The tools of a response share one container.",
@@ -151,9 +157,16 @@ class FindResponseContainer:
         sandbox, note = next(iter(sandboxes_by_id.values()), None), ""
         latest = _latest_container_id(conversation)
         if sandbox is None and not request.files and latest is not None:
-            sandbox = self._sandboxes.find(tenant, latest)
+            sandbox = await self._locate.latest(tenant, latest, path=path)
             note = LOST if sandbox is None else ""
-        return ResponseContainer(self._sandboxes, tenant, sandbox, request, note=note)
+        return ResponseContainer(
+            self._sandboxes,
+            tenant,
+            sandbox,
+            request,
+            note=note,
+            is_only_here=sandbox is not None and self._locate.has_others,
+        )
 
 
 def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:

@@ -35,6 +35,10 @@ class ShellCaller(ToolCaller, CitationSource):
         self._container = container
         self._new_id = new_id
 
+    @property
+    def needs_this_server(self) -> bool:
+        return self._container.is_only_here
+
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         return self._container.cite(words, start, end)
 

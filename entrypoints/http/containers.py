@@ -33,7 +33,13 @@ from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
 from antiphon.entrypoints.http.pagination import After, Limit, Order
 from antiphon.entrypoints.http.parameters import PathId, QueryText
-from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers, tenant_of
+from antiphon.entrypoints.http.requests import (
+    HttpRequest,
+    header,
+    is_relayed,
+    response_headers,
+    tenant_of,
+)
 from antiphon.entrypoints.http.responses import HttpOptions
 
 B = TypeVar("B", bound=Struct)
@@ -88,7 +94,15 @@ class Containers(Controller):
         order: Order = "desc",
         name: QueryText = None,
     ) -> ASGIApp:
-        page = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
+        """Lists the containers of all servers of the store that have an address and answer."""
+        page = await containers.list(
+            tenant_of(request),
+            after=after,
+            limit=limit,
+            order=order,
+            name=name,
+            everywhere=not is_relayed(request),
+        )
         return JsonResponse(_as_list(page), response_headers(request))
 
     @handlers.get(

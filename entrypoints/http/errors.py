@@ -38,6 +38,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.Unauthenticated: 401,
     er.Forbidden: 403,
     er.NotFound: 404,
+    er.ContainerElsewhere: 409,
     er.BodyTooLarge: 413,
     er.UnsupportedMediaType: 415,
     er.QueueFull: 429,

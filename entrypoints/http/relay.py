@@ -1,60 +1,165 @@
-"""Relay requests for a container to the server that has it.
+"""Relay requests to the server that has their container.
 
-A container's id begins with the tag of its server. The server that gets the request checks the
+A container's id begins with the tag of its server. The server that gets a request checks the
 client's credential, buffers the body within the limits of all bodies, and passes the answer on as
 it arrives. What was relayed once is answered there, whatever the answer is: there are no loops.
 """
 
 from __future__ import annotations
 
-import re
-import secrets
-import time
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
 from litestar import Request
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from msgspec.structs import replace
 
-from antiphon.application.resources.server_addresses import TAG_DIGITS, ServerAddresses
-from antiphon.domain.callers import Caller
-from antiphon.domain.errors import AntiphonError, RequestError, ServerUnreachable
+from antiphon.adapters.ids import new_id
+from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.support.threads import run_in_thread
+from antiphon.domain.errors import AntiphonError, ContainerElsewhere, RequestError
 from antiphon.entrypoints.http.asgi_responses import run_while_connected, send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, receive_bytes
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
 from antiphon.entrypoints.http.relayed_requests import (
+    CONTAINERS,
     HEADER,
+    STOPPING_HEADER,
     Voucher,
     Vouchers,
+    can_be_relayed,
     check_digest,
-    digest_of,
+    tag_in,
     target_of,
 )
 from antiphon.entrypoints.http.requests import (
+    TRACE_HEADERS,
     HttpRequest,
+    caller_of,
     header_values,
+    is_relayed,
     note_error,
     request_id,
     response_headers,
 )
+from antiphon.entrypoints.http.server_client import ServerClient, ServerRequest
 
-CONTAINERS = "/v1/containers"
+logger = logging.getLogger("antiphon.servers")
+
 SERVER_HEADER = "x-antiphon-server"
 """Tells a load balancer which server has the container, to send it the next request directly."""
 
-_CONTAINER = re.compile(rf"{CONTAINERS}/cntr_(?P<tag>[0-9a-f]{{{TAG_DIGITS}}})[0-9a-f]{{32}}(/|\Z)")
-
-REQUEST_HEADERS = (b"accept", b"content-type", b"x-antiphon-dialect")
+REQUEST_HEADERS = frozenset(
+    {
+        b"accept",
+        b"content-type",
+        b"idempotency-key",
+        b"x-antiphon-dialect",
+        *(name.encode() for name in TRACE_HEADERS),
+    }
+)
 """The headers that are passed on. No credential is among them."""
 
-HOP_HEADERS = frozenset({b"connection", b"date", b"keep-alive", b"server", b"transfer-encoding"})
+HOP_HEADERS = frozenset(
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"server",
+        b"transfer-encoding",
+        STOPPING_HEADER.encode(),
+    }
+)
 """The headers of an answer that are not passed on."""
 
-TIMEOUTS = httpx.Timeout(60.0, connect=3.0, pool=10.0)
-"""Between two parts of an answer. Nothing of a container takes longer."""
+SILENCE_S = 60.0
+"""Between two parts of an answer. No answer about a container or its files takes longer."""
+
+
+class RelayedAnswer:
+    """An ASGI app that relays one request, whose body has been received, to the server `tag`."""
+
+    def __init__(
+        self,
+        servers: ServerClient,
+        tag: str,
+        body: bytes,
+        *,
+        param: str = "container_id",
+        silence_s: float | None = SILENCE_S,
+    ) -> None:
+        self._servers = servers
+        self._tag = tag
+        self._body = body
+        self._param = param
+        self._silence_s = silence_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises: ServerUnreachable, StoreError."""
+        assert scope["type"] == ScopeType.HTTP
+        if not await run_while_connected(receive, self._relay(Request(scope), send)):
+            scope["state"]["client_left"] = True
+
+    async def _relay(self, request: HttpRequest, send: Send) -> bool:
+        """Send the whole answer, and return True."""
+        body, self._body = self._body, b""
+        outgoing = ServerRequest(
+            method=request.scope["method"],
+            target=target_of(request.scope),
+            caller=replace(caller_of(request), is_counted=True),
+            receiver=self._tag,
+            headers=[
+                *(each for each in request.scope["headers"] if each[0] in REQUEST_HEADERS),
+                (b"x-request-id", request_id(request).encode()),
+            ],
+            body=body,
+            silence_s=self._silence_s,
+        )
+        del body
+        try:
+            answer = await self._servers.open(outgoing)
+        except RequestError as exc:
+            exc.param = self._param
+            raise
+        del outgoing
+        try:
+            await _pass_on(answer, send)
+        except httpx.HTTPError as exc:
+            # The client must notice: without the last part, its connection is closed.
+            logger.warning("a relayed answer of the server %s broke off: %r", self._tag, exc)
+        finally:
+            await answer.aclose()
+        return True
+
+
+class RelayResponses:
+    """Relays requests for responses whose container is elsewhere."""
+
+    def __init__(self, servers: ServerClient, runs: ActiveRuns) -> None:
+        self._servers = servers
+        self._runs = runs
+
+    def __call__(self, request: HttpRequest, body: bytes, elsewhere: ContainerElsewhere) -> ASGIApp:
+        """Return the app that answers the request. Raises: ContainerElsewhere if it was relayed."""
+        if is_relayed(request):
+            raise elsewhere
+        answer = RelayedAnswer(
+            self._servers, elsewhere.server, body, param=str(elsewhere.param), silence_s=None
+        )
+
+        async def relay(scope: Scope, receive: Receive, send: Send) -> None:
+            # A server that stops waits for it, as for a run of its own.
+            with self._runs.mark_active(new_id("relay")):
+                self._runs.check_not_drained()
+                await answer(scope, receive, send)
+
+        return relay
 
 
 class Relay:
@@ -63,95 +168,52 @@ class Relay:
     def __init__(
         self,
         app: ASGIApp,
-        addresses: ServerAddresses,
-        vouchers: Vouchers,
+        servers: ServerClient,
         *,
         tag: str,
+        stopping: asyncio.Event,
         limits: BodyLimits,
         dialect: Dialect = OPENAI,
     ) -> None:
         self._app = app
-        self._addresses = addresses
-        self._vouchers = vouchers
+        self._servers = servers
         self._tag = tag
+        self._stopping = stopping
         self._limits = limits
         self._dialect = dialect
-        # Proxies of the environment are for the world outside, and redirects for nobody.
-        self._client = httpx.AsyncClient(timeout=TIMEOUTS, trust_env=False)
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != ScopeType.HTTP or not scope["path"].startswith(CONTAINERS):
+        if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
         request: HttpRequest = Request(scope, receive, send)
+        if not scope["path"].startswith(CONTAINERS) and not is_relayed(request):
+            await self._app(scope, receive, send)
+            return
         try:
-            url = await self._url_of(scope)
-            if url is None:
-                await self._app(scope, receive, self._naming_server(send))
+            tag = await self._relayed_to(request)
+            if tag is None:
+                await self._app(scope, receive, self._naming_server(request, send))
                 return
             async with receive_bytes(request, self._limits) as body:
-                await self._relay(request, url, body, receive, send)
+                await RelayedAnswer(self._servers, tag, body)(scope, receive, send)
         except AntiphonError as exc:
             await send_error(request, send, exc, self._dialect)
 
-    async def _url_of(self, scope: HTTPScope) -> str | None:
-        """Return where the request goes, or None if it is answered here."""
-        found = _CONTAINER.match(scope["path"])
-        if found is None or found["tag"] == self._tag or "relayed" in scope["state"]:
+    async def _relayed_to(self, request: HttpRequest) -> str | None:
+        """Return the tag of the server that gets the request, or None if it is answered here."""
+        tag = tag_in(request.scope["path"])
+        if tag is None or tag == self._tag or is_relayed(request):
             return None
-        return await self._addresses.find(found["tag"])
+        return tag if await self._servers.knows(tag) else None
 
-    async def _relay(
-        self, request: HttpRequest, url: str, body: bytes, receive: Receive, send: Send
-    ) -> None:
-        outgoing = self._client.build_request(
-            request.method,
-            httpx.URL(url).copy_with(raw_path=target_of(request.scope).encode("latin-1")),
-            content=body,
-            headers=self._headers_for(request, body),
-        )
-        try:
-            answer = await self._client.send(outgoing, stream=True)
-        except httpx.HTTPError:
-            raise ServerUnreachable(
-                "The server that has this container does not answer. If it has stopped, the "
-                "container and its files are lost.",
-                param="container_id",
-                code="container_unreachable",
-            ) from None
-        try:
-            await run_while_connected(receive, _pass_on(answer, send))
-        finally:
-            await answer.aclose()
-
-    def _headers_for(self, request: HttpRequest, body: bytes) -> list[tuple[bytes, bytes]]:
-        found = _CONTAINER.match(request.scope["path"])
-        assert found is not None
-        voucher = Voucher(
-            method=request.scope["method"],
-            target=target_of(request.scope),
-            digest=digest_of(body),
-            tenant=request.scope["auth"].tenant,
-            receiver=found["tag"],
-            signed_at=time.time(),
-            nonce=secrets.token_hex(16),
-        )
-        passed_on = [each for each in request.scope["headers"] if each[0] in REQUEST_HEADERS]
-        return [
-            *passed_on,
-            (b"accept-encoding", b"identity"),
-            (b"x-request-id", request_id(request).encode()),
-            (HEADER.encode(), self._vouchers.encode(voucher).encode()),
-        ]
-
-    def _naming_server(self, send: Send) -> Send:
+    def _naming_server(self, request: HttpRequest, send: Send) -> Send:
         async def send_naming_server(message: Message) -> None:
             if message["type"] == "http.response.start":
-                named = (SERVER_HEADER.encode(), self._tag.encode())
-                message["headers"] = [*message["headers"], named]
+                headers = [*message["headers"], (SERVER_HEADER.encode(), self._tag.encode())]
+                if self._stopping.is_set() and is_relayed(request):
+                    headers.append((STOPPING_HEADER.encode(), b"true"))
+                message["headers"] = headers
             await send(message)
 
         return send_naming_server
@@ -173,7 +235,7 @@ async def _pass_on(answer: httpx.Response, send: Send) -> None:
 class AcceptRelayed:
     """ASGI middleware around authentication: requests that another server has relayed pass by it.
 
-    Only requests for containers can be relayed.
+    Only some requests can be relayed (`relayed_requests.py`).
     """
 
     def __init__(
@@ -200,32 +262,35 @@ class AcceptRelayed:
         request: HttpRequest = Request(scope, receive, send)
         try:
             voucher = self._check(values, scope)
-            scope["auth"] = Caller(tenant=voucher.tenant)
+            scope["auth"] = voucher.caller
             scope["state"]["relayed"] = True
-            async with receive_bytes(request, self._limits) as body:
-                check_digest(voucher, body)
-                await self._app(scope, _replay(body, receive), send)
+            async with self._checked(request, voucher) as replay:
+                await self._app(scope, replay, send)
         except AntiphonError as exc:
             await send_error(request, send, exc, self._dialect)
 
     def _check(self, values: Sequence[bytes], scope: HTTPScope) -> Voucher:
-        if len(values) > 1 or _CONTAINER.match(scope["path"]) is None:
+        if len(values) > 1 or not can_be_relayed(scope["method"], scope["path"]):
             raise RequestError(f"The header {HEADER!r} is for servers.", code="invalid_value")
         return self._vouchers.check(values[0].decode("latin-1"), scope)
 
+    @asynccontextmanager
+    async def _checked(self, request: HttpRequest, voucher: Voucher) -> AsyncIterator[Receive]:
+        """Yield a `receive` that begins with the request's body, which has been compared."""
+        async with AsyncExitStack() as stack:
+            body = await stack.enter_async_context(receive_bytes(request, self._limits))
+            await run_in_thread(len(body), check_digest, voucher, body)
+            bodies = [body]
+            del body
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that begins with a body that has been received."""
-    is_sent = False
+            async def receive_again() -> Any:
+                if not bodies:
+                    return await request.receive()
+                if tag_in(request.scope["path"]) is None:
+                    await stack.aclose()  # whoever reads JSON counts its bytes from now on
+                return {"type": "http.request", "body": bodies.pop(), "more_body": False}
 
-    async def receive_again() -> Any:
-        nonlocal is_sent
-        if is_sent:
-            return await receive()
-        is_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
+            yield receive_again
 
 
 async def send_error(request: HttpRequest, send: Send, exc: Exception, default: Dialect) -> None:

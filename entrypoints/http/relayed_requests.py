@@ -1,7 +1,8 @@
 """The header by which servers of one store vouch for requests that they relay to each other.
 
-It names the tenant, since the client's credential stays at the server that has checked it. A
+It names the caller, since the client's credential stays at the server that has checked it. A
 signature with a key derived from the seal key binds it to one request, one receiver and one minute.
+RELAYED says which requests there are.
 """
 
 from __future__ import annotations
@@ -9,23 +10,62 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 
 import msgspec
 from litestar.types import HTTPScope
 from msgspec import Struct
 
+from antiphon.application.resources.server_addresses import TAG_DIGITS
+from antiphon.domain.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
 
 HEADER = "x-antiphon-relayed"
+STOPPING_HEADER = "x-antiphon-stopping"
+"""In answers to other servers: this one is shutting down."""
 VALID_S = 60.0
 """How long a signature is valid, and how far the clocks of two servers may be apart."""
 
 MAX_SEEN = 100_000
 """Requests of the last minute that are remembered; beyond it, relayed requests are refused."""
+
+
+CONTAINERS = "/v1/containers"
+RESPONSES = "/v1/responses"
+
+_CONTAINER_ID = re.compile(rf"cntr_(?P<tag>[0-9a-f]{{{TAG_DIGITS}}})[0-9a-f]{{32}}")
+_OF_CONTAINER = re.compile(rf"{CONTAINERS}/{_CONTAINER_ID.pattern}(/.*)?", re.DOTALL)
+
+RELAYED: Mapping[str, frozenset[str]] = {
+    CONTAINERS: frozenset({"GET"}),
+    RESPONSES: frozenset({"POST"}),
+    f"{RESPONSES}/input_tokens": frozenset({"POST"}),
+    f"{RESPONSES}/compact": frozenset({"POST"}),
+}
+"""The methods of each path that servers relay, beside all requests for one container."""
+
+
+def tag_in(path: str) -> str | None:
+    """Return the tag of the server of the container that a request is for, if it is for one."""
+    found = _OF_CONTAINER.fullmatch(path)
+    return None if found is None else found["tag"]
+
+
+def is_container_id(text: str) -> bool:
+    return _CONTAINER_ID.fullmatch(text) is not None
+
+
+def can_be_relayed(method: str, path: str) -> bool:
+    """Whether servers relay such requests.
+
+    >>> [can_be_relayed("POST", path) for path in ("/v1/responses", "/v1/files")]
+    [True, False]
+    """
+    return method in RELAYED.get(path, ()) or tag_in(path) is not None
 
 
 class Voucher(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
@@ -34,7 +74,7 @@ class Voucher(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown
     method: str
     target: str
     digest: str
-    tenant: str
+    caller: Caller
     receiver: str
     signed_at: float
     nonce: str

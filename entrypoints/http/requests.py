@@ -86,6 +86,11 @@ def note_error(request: Connection, error: str) -> None:
     request.scope["state"]["error"] = error
 
 
+def is_relayed(request: Connection) -> bool:
+    """Whether another server has relayed the request, so that it is answered here."""
+    return "relayed" in request.scope["state"]
+
+
 def is_accepted(request: Connection) -> bool:
     return "is_accepted" in request.scope["state"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.decoding import DecodedRequest
-from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
 from antiphon.domain.ignored import refuse_ignored
 from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
@@ -88,6 +88,10 @@ from antiphon.entrypoints.http.sse import ClientEncoder
 logger = logging.getLogger("antiphon.requests")
 
 
+Relay = Callable[[HttpRequest, bytes, ContainerElsewhere], ASGIApp]
+"""Answers a request, with its body, from the server that has its container."""
+
+
 class HttpOptions(Struct, frozen=True, kw_only=True):
     """The settings for requests and streams."""
 
@@ -127,6 +131,7 @@ class Services(Struct, frozen=True, kw_only=True):
     seal: Seal
     options: HttpOptions
     websockets: OpenWebSockets
+    relay: Relay | None = None
 
 
 class Responses(Controller):
@@ -155,15 +160,18 @@ class Responses(Controller):
         idempotency_key, ignored_fields = await idempotency_key_of(request, decoded.request, body)
         if services.options.strict:
             refuse_ignored(ignored_fields)
-        created = await services.create_once(
-            decoded.request,
-            idempotency_key,
-            caller=caller_of(request),
-            body=body,
-            context=request_context(request),
-            strict=services.options.strict,
-            client_left=partial(wait_for_disconnect, request.receive),
-        )
+        try:
+            created = await services.create_once(
+                decoded.request,
+                idempotency_key,
+                caller=caller_of(request),
+                body=body,
+                context=request_context(request),
+                strict=services.options.strict,
+                client_left=partial(wait_for_disconnect, request.receive),
+            )
+        except ContainerElsewhere as elsewhere:
+            return _relay(services, request, body, elsewhere)
         if isinstance(created, ExistingResponse):
             note_response(request, created.response_id)
             headers = {**response_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
@@ -197,10 +205,13 @@ class Responses(Controller):
     )
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Counts the tokens of the prompt that the same request to create a response would use."""
-        _, decoded = await self._read(request, services)
-        count = await services.count(
-            decoded.request, caller=caller_of(request), strict=services.options.strict
-        )
+        body, decoded = await self._read(request, services)
+        try:
+            count = await services.count(
+                decoded.request, caller=caller_of(request), strict=services.options.strict
+            )
+        except ContainerElsewhere as elsewhere:
+            return _relay(services, request, body, elsewhere)
         answer = {"object": "response.input_tokens", "input_tokens": count.tokens}
         headers = response_headers(request, (*count.ignored, *decoded.unknown), count.rate_limits)
         return JsonResponse(answer, headers)
@@ -218,14 +229,17 @@ class Responses(Controller):
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns items that a client sends instead of the conversation to continue it."""
         encoder = ClientEncoder(dialect_of(request, services.options.dialect))
-        _, decoded = await self._read(request, services)
-        compacting = await services.compact(
-            decoded.request,
-            caller=caller_of(request),
-            context=request_context(request),
-            strict=services.options.strict,
-            client_left=partial(wait_for_disconnect, request.receive),
-        )
+        body, decoded = await self._read(request, services)
+        try:
+            compacting = await services.compact(
+                decoded.request,
+                caller=caller_of(request),
+                context=request_context(request),
+                strict=services.options.strict,
+                client_left=partial(wait_for_disconnect, request.receive),
+            )
+        except ContainerElsewhere as elsewhere:
+            return _relay(services, request, body, elsewhere)
         created = compacting.created
         note_response(request, created.id)
         headers = response_headers(
@@ -429,6 +443,13 @@ class Responses(Controller):
             return final_response(response, headers, encoder)
         events = UntilShutdown(await services.follow(tenant, response_id), services.drained)
         return FinalResponse(events, headers, leave=events.aclose, encoder=encoder)
+
+
+def _relay(
+    services: Services, request: HttpRequest, body: bytes, elsewhere: ContainerElsewhere
+) -> ASGIApp:
+    assert services.relay is not None, "only a server that relays looks for containers elsewhere"
+    return services.relay(request, body, elsewhere)
 
 
 def _is_true(text: str) -> bool:

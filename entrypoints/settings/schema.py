@@ -159,8 +159,8 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
         about(
             NETWORK,
             "The URL at which the other servers of the store reach this one, such as "
-            "http://10.0.0.7:8000. With it, requests for a container reach the server that has it, "
-            "whichever server gets them.",
+            "http://10.0.0.7:8000. With it, requests for a container, and responses that use it, "
+            "reach the server that has it, whichever server gets them.",
             allowed="http://HOST:PORT or https://HOST:PORT",
             shown_default="containers are found at their server alone",
         ),

@@ -29,6 +29,11 @@ OF_ONE_PROCESS: Sequence[tuple[Callable[[Settings], bool], str]] = (
         "the containers of code_interpreter and shell belong to one process: set workers to 1, or "
         "sandboxes to a class of your own whose containers all processes reach.",
     ),
+    (
+        lambda settings: settings.advertise_url is not None,
+        "the address of advertise_url belongs to one process, which has containers; all workers "
+        "share one port: leave it out, or set workers to 1.",
+    ),
 )
 """What settings must not choose with several workers, and what to do."""
 

@@ -5,13 +5,27 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.adapters.ids import new_tagged_id
-from antiphon.application.ports import Sandboxes
-from antiphon.application.resources.containers import ContainerLimits
+from antiphon.application.ports import FileStore, Sandboxes
+from antiphon.application.resources.containers import (
+    CheckContainer,
+    ContainerLimits,
+    CreateContainer,
+    CreateContainerFile,
+    DeleteContainerFile,
+    FindContainer,
+    GetContainerFile,
+    GetContainerFileContent,
+    ListContainerFiles,
+    ListContainers,
+)
 from antiphon.application.resources.server_addresses import server_tag
+from antiphon.entrypoints.http.containers import ContainerServices
+from antiphon.entrypoints.http.responses import HttpOptions
 from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
 from antiphon.entrypoints.wiring.own_ports import load_port
+from antiphon.entrypoints.wiring.relaying import Relaying
 
 
 def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
@@ -44,6 +58,28 @@ def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
         pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.max_containers),
         timeouts=Timeouts(call_s=code.timeout_s, idle_s=code.idle_s),
         cgroup=code.cgroup,
+    )
+
+
+def container_services(
+    sandboxes: Sandboxes | None,
+    find: FindContainer,
+    check: CheckContainer,
+    files: FileStore,
+    relaying: Relaying,
+    options: HttpOptions,
+) -> ContainerServices:
+    """Return the services of `/v1/containers`; lists are of all servers that it relays to."""
+    return ContainerServices(
+        create=CreateContainer(sandboxes, check),
+        find=find,
+        list=ListContainers(find, relaying.client),
+        add_file=CreateContainerFile(find, files),
+        list_files=ListContainerFiles(find),
+        get_file=GetContainerFile(find),
+        read_file=GetContainerFileContent(find),
+        delete_file=DeleteContainerFile(find),
+        options=options,
     )
 
 

@@ -14,8 +14,18 @@ from antiphon.adapters.extras import install_command
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
 from antiphon.adapters.url_policy import UrlPolicy
-from antiphon.application.ports import AuditLog, Json, Sandboxes, ToolServer, ToolServers, Web
+from antiphon.application.ports import (
+    AuditLog,
+    Json,
+    OtherServers,
+    Sandboxes,
+    ToolServer,
+    ToolServers,
+    Web,
+)
 from antiphon.application.resources.containers import CheckContainer, FindContainer
+from antiphon.application.resources.locate_container import LocateContainer
+from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.tools.hosted import ToolProvider
@@ -199,15 +209,25 @@ def hosted_tools(
     find: FindContainer,
     check: CheckContainer,
     web: Web | None,
-    file_search: FileSearchProvider,
+    find_vector_store: FindVectorStore,
+    search: SearchVectorStores,
     settings: Settings,
+    *,
+    others: OtherServers | None,
 ) -> Sequence[ToolProvider]:
-    """Return the providers of the hosted tools, which run in this server."""
-    tool_providers: list[ToolProvider] = [file_search]
+    """Return the providers of the hosted tools, which run in this server.
+
+    Containers are also looked for at the `others`.
+    """
+    tool_providers: list[ToolProvider] = [FileSearchProvider(find_vector_store, search)]
     if sandboxes is not None:
         code_tools = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
         tool_providers.append(
-            ContainerToolProvider(FindResponseContainer(sandboxes, find, check), code_tools, new_id)
+            ContainerToolProvider(
+                FindResponseContainer(sandboxes, LocateContainer(find, others), check),
+                code_tools,
+                new_id,
+            )
         )
     if web is not None:
         tool_providers.append(WebSearchProvider(web))

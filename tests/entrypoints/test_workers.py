@@ -30,6 +30,7 @@ from antiphon.testing.server import serve_scripted
         ({"store": "memory"}, "the memory store belongs to one process: set store to sqlite"),
         ({"code_interpreter": True}, "containers of code_interpreter and shell belong to one"),
         ({"shell": True}, "containers of code_interpreter and shell belong to one process"),
+        ({"advertise_url": "http://10.0.0.7:8000"}, "leave it out, or set workers to 1"),
     ],
 )
 def test_what_one_process_keeps_for_itself_is_refused(

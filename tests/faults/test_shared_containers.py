@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import socket
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from tests.faults.conftest import STORES
+from tests.faults.container_servers import call, container_servers, new_container
 from tests.faults.replicas import Replica
 
 pytestmark = [
@@ -21,65 +20,23 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 
-KEYS = {"anna": "ak-anna-0123456789abcdef0123456789", "ben": "ak-ben-0123456789abcdef01234567"}
-RUN = '@@script [[{"call": "code_interpreter", "args": {"code": "%s"}}], [{"say": "ok"}]]'
+
+@pytest.fixture(params=[*STORES])
+def any_pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Replica]]:
+    with container_servers(tmp_path, store=request.param) as started:
+        yield started
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[list[Replica]]:
-    keys = "".join(
-        f'[[keys]]\nid = "key_{name}"\nname = "{name}"\ntenant = "{name}"\n'
-        f'sha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
-        for name, key in KEYS.items()
-    )
-    (tmp_path / "keys.toml").write_text(keys)
-    (tmp_path / "keys.toml").chmod(0o600)
-    started = []
-    with STORES["postgres"](tmp_path) as dsn:
-        try:
-            for number in range(2):
-                folder = tmp_path / f"replica{number}"
-                folder.mkdir()
-                port = free_port()
-                started.append(
-                    Replica(
-                        folder,
-                        *("--store", dsn, "--data-dir", str(folder), "--port", str(port)),
-                        *("--seal-key-file", str(tmp_path / "seal.key")),
-                        *("--keys-file", str(tmp_path / "keys.toml"), "--auth", "on"),
-                        *("--advertise-url", f"http://127.0.0.1:{port}"),
-                        *("--code-interpreter", "--code-cgroup", "off"),
-                    )
-                )
-                started[-1].start()
-            yield started
-        finally:
-            for replica in started:
-                if replica.process is not None and replica.process.poll() is None:
-                    replica.kill()
+    with container_servers(tmp_path) as started:
+        yield started
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def call(
-    server: Replica, method: str, path: str, *, tenant: str = "anna", **options: Any
-) -> httpx.Response:
-    headers = {"authorization": f"Bearer {KEYS[tenant]}"}
-    return httpx.request(method, f"{server.api}/{path}", headers=headers, timeout=30, **options)
-
-
-def new_container(server: Replica) -> str:
-    answer = call(server, "POST", "containers", json={"name": "ours"})
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["id"])
-
-
-def test_every_operation_on_a_container_works_at_the_other_server(pair: list[Replica]) -> None:
-    first, second = pair
+def test_every_operation_on_a_container_works_at_the_other_server(
+    any_pair: list[Replica],
+) -> None:
+    first, second = pair = any_pair
     container = new_container(first)
     path = f"containers/{container}"
     seen = [call(server, "GET", path) for server in pair]
@@ -174,3 +131,74 @@ def test_clients_of_both_servers_share_a_container_at_the_same_time(pair: list[R
     assert statuses == [200] * 8
     listed = call(pair[1], "GET", f"containers/{container}/files").json()["data"]
     assert len(listed) == 8
+
+
+def test_a_list_has_the_containers_of_all_servers_in_pages_and_of_one_tenant(
+    any_pair: list[Replica],
+) -> None:
+    made = [new_container(any_pair[number % 2], name=f"{number}") for number in range(5)]
+    foreign = new_container(any_pair[0], tenant="ben")
+    for server in any_pair:
+        newest = call(server, "GET", "containers").json()
+        assert sorted(each["id"] for each in newest["data"]) == sorted(made)
+        times = [each["created_at"] for each in newest["data"]]
+        assert times == sorted(times, reverse=True)
+        assert newest["has_more"] is False
+        whole = [each["id"] for each in newest["data"]]
+        assert [newest["first_id"], newest["last_id"]] == [whole[0], whole[-1]]
+        oldest = call(server, "GET", "containers?order=asc").json()["data"]
+        assert [each["id"] for each in oldest] == whole[::-1]
+        named = call(server, "GET", "containers?name=3").json()["data"]
+        assert [each["id"] for each in named] == [made[3]]
+        others = call(server, "GET", "containers", tenant="ben").json()["data"]
+        assert [each["id"] for each in others] == [foreign]
+    # Each page comes from the other server than the one before.
+    pages: list[str] = []
+    for number in range(3):
+        after = f"&after={pages[-1]}" if pages else ""
+        page = call(any_pair[number % 2], "GET", f"containers?limit=2{after}").json()
+        assert page["has_more"] is (number < 2)
+        pages += [each["id"] for each in page["data"]]
+    assert pages == whole
+    unknown = call(any_pair[0], "GET", f"containers?after={foreign}")
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "after")
+
+
+def test_a_dead_server_is_left_out_of_lists(pair: list[Replica]) -> None:
+    first, second = pair
+    new_container(first)
+    own = new_container(second)
+    assert len(call(second, "GET", "containers").json()["data"]) == 2
+    first.kill()
+    answer = call(second, "GET", "containers")
+    assert answer.status_code == 200, answer.text
+    assert [each["id"] for each in answer.json()["data"]] == [own]
+
+
+def test_a_server_that_hangs_is_left_out_of_lists(pair: list[Replica]) -> None:
+    first, second = pair
+    new_container(first)
+    own = new_container(second)
+    first.signal(signal.SIGSTOP)
+    answer = call(second, "GET", "containers")
+    first.signal(signal.SIGCONT)
+    assert [each["id"] for each in answer.json()["data"]] == [own]
+
+
+def test_a_container_starts_with_files_that_were_uploaded_at_the_other_server(
+    pair: list[Replica],
+) -> None:
+    first, second = pair
+    uploaded = call(
+        first,
+        "POST",
+        "files",
+        files={"file": ("note.txt", b"hello")},
+        data={"purpose": "user_data"},
+    ).json()
+    made = call(second, "POST", "containers", json={"name": "x", "file_ids": [uploaded["id"]]})
+    assert made.status_code == 200, made.text
+    listed = call(first, "GET", f"containers/{made.json()['id']}/files").json()["data"]
+    assert [file["path"] for file in listed] == ["/mnt/data/note.txt"]
+    content = f"containers/{made.json()['id']}/files/{listed[0]['id']}/content"
+    assert call(first, "GET", content).content == b"hello"

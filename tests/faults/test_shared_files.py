@@ -133,3 +133,13 @@ def _then_kill(body: bytes, server: Replica) -> Iterator[bytes]:
     yield body[:-1]
     yield body[-1:]
     server.kill()
+
+
+def test_each_server_deletes_what_the_other_was_given(pair: list[Replica]) -> None:
+    for server, other in (pair, pair[::-1]):
+        file_id = upload(server, TEXT).json()["id"]
+        assert httpx.delete(f"{other.api}/files/{file_id}").json()["deleted"] is True
+        for either in pair:
+            assert httpx.get(f"{either.api}/files/{file_id}").status_code == 404
+            assert httpx.delete(f"{either.api}/files/{file_id}").status_code == 404
+            assert file_id not in listed(either)

@@ -85,3 +85,37 @@ def test_a_response_searches_files_that_the_other_server_was_given(pair: list[Re
     response = call(second, "POST", "responses", body)
     [search] = [item for item in response["output"] if item["type"] == "file_search_call"]
     assert [result["file_id"] for result in search["results"]] == [file_id]
+
+
+def test_each_operation_sees_what_the_other_server_did_before(pair: list[Replica]) -> None:
+    first, second = pair
+    ids = [upload(first, b"The owl flies at night."), upload(second, b"The lark sings at dawn.")]
+    store = call(first, "POST", "vector_stores", {"name": "birds", "metadata": {"kind": "test"}})
+    path = f"vector_stores/{store['id']}"
+    other = call(second, "POST", "vector_stores", {"name": "others"})
+    listed = [call(server, "GET", "vector_stores?order=asc")["data"] for server in pair]
+    assert listed[0] == listed[1]
+    assert [each["id"] for each in listed[0]] == [store["id"], other["id"]]
+    batch = call(second, "POST", f"{path}/file_batches", {"file_ids": ids})
+    in_batch = f"{path}/file_batches/{batch['id']}"
+    wait_for(lambda: call(first, "GET", in_batch)["status"] == "completed" or None)
+    files = call(first, "GET", f"{in_batch}/files?order=asc")["data"]
+    assert sorted(file["id"] for file in files) == sorted(ids)
+    # A batch that is complete stays complete.
+    assert call(first, "POST", f"{in_batch}/cancel")["file_counts"]["completed"] == 2
+    changed = call(first, "POST", f"{path}/files/{ids[0]}", {"attributes": {"hour": "night"}})
+    assert call(second, "GET", f"{path}/files/{ids[0]}") == changed
+    at_night = {"type": "eq", "key": "hour", "value": "night"}
+    query = {"query": "Who flies or sings at night?", "filters": at_night}
+    for server in pair:
+        found = call(server, "POST", f"{path}/search", query)["data"]
+        assert [each["file_id"] for each in found] == [ids[0]]
+    assert call(second, "DELETE", f"{path}/files/{ids[1]}")["deleted"] is True
+    for gone in (f"{path}/files/{ids[1]}", f"{path}/files/{ids[1]}/content"):
+        assert httpx.get(f"{first.api}/{gone}").status_code == 404
+    assert httpx.get(f"{first.api}/files/{ids[1]}").status_code == 200, "the file itself stays"
+    assert call(second, "DELETE", path)["deleted"] is True
+    for server in pair:
+        assert httpx.get(f"{server.api}/{path}").status_code == 404
+        left = call(server, "GET", "vector_stores")["data"]
+        assert [each["id"] for each in left] == [other["id"]]

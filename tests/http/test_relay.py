@@ -14,11 +14,14 @@ from antiphon.adapters.ids import new_tagged_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.resources.server_addresses import ALIVE_S, ServerAddresses, server_tag
+from antiphon.domain.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
+from antiphon.domain.limits import KeyPolicy
 from antiphon.entrypoints.http.relayed_requests import (
     VALID_S,
     Voucher,
     Vouchers,
+    can_be_relayed,
     check_digest,
     digest_of,
 )
@@ -47,7 +50,7 @@ def a_voucher(**fields: Any) -> Voucher:
         method="DELETE",
         target="/v1/containers/cntr_1?a=%20b",
         digest=digest_of(b"body"),
-        tenant="anna",
+        caller=Caller(tenant="anna"),
         receiver=TAG,
         signed_at=time.time(),
         nonce="1",
@@ -57,7 +60,7 @@ def a_voucher(**fields: Any) -> Voucher:
 
 def test_a_voucher_counts_once(vouchers: Vouchers) -> None:
     value = vouchers.encode(a_voucher())
-    assert vouchers.check(value, SCOPE).tenant == "anna"
+    assert vouchers.check(value, SCOPE).caller == Caller(tenant="anna")
     with pytest.raises(Unauthenticated):
         vouchers.check(value, SCOPE)
 
@@ -86,7 +89,7 @@ def test_a_voucher_that_was_changed_or_signed_with_another_key_is_refused(
     vouchers: Vouchers, tmp_path: Path
 ) -> None:
     content, _, signature = vouchers.encode(a_voucher()).partition(".")
-    other = vouchers.encode(a_voucher(tenant="ben")).partition(".")[0]
+    other = vouchers.encode(a_voucher(caller=Caller(tenant="ben"))).partition(".")[0]
     stranger = Vouchers(Sealer(tmp_path / "other.key").sign, TAG).encode(a_voucher())
     for value in (f"{other}.{signature}", f"{content}.", content, f"{content}.é", stranger, ""):
         with pytest.raises(Unauthenticated):
@@ -105,6 +108,36 @@ def test_an_id_begins_with_the_tag_of_its_server() -> None:
     assert len(ids) == 3
     assert {len(each) for each in ids} == {len("cntr_") + 48}
     assert all(each.startswith(f"cntr_{TAG}") for each in ids)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_relayed"),
+    [
+        ("GET", "/v1/containers", True),
+        ("DELETE", f"/v1/containers/cntr_{TAG}{'0' * 32}", True),
+        ("POST", f"/v1/containers/cntr_{TAG}{'0' * 32}/files", True),
+        ("POST", "/v1/responses", True),
+        ("POST", "/v1/responses/input_tokens", True),
+        ("POST", "/v1/responses/compact", True),
+        ("POST", "/v1/containers", False),
+        ("GET", f"/v1/containers/cntr_{TAG}{'0' * 31}", False),
+        ("GET", f"/v1/containers/cntr_{TAG}{'0' * 32}x", False),
+        ("GET", "/v1/responses", False),
+        ("POST", "/v1/responses/resp_1/cancel", False),
+        ("GET", "/v1/files", False),
+        ("GET", "/metrics", False),
+    ],
+)
+def test_servers_relay_only_what_needs_a_container(
+    method: str, path: str, is_relayed: bool
+) -> None:
+    assert can_be_relayed(method, path) is is_relayed
+
+
+def test_a_voucher_names_the_rights_of_the_caller(vouchers: Vouchers) -> None:
+    policy = KeyPolicy(limits={"requests/min": 3}, models=("small",))
+    caller = Caller(tenant="anna", key_id="key_1", policy=policy, is_counted=True)
+    assert vouchers.check(vouchers.encode(a_voucher(caller=caller)), SCOPE).caller == caller
 
 
 async def test_servers_find_each_other_until_one_stops_or_dies() -> None:

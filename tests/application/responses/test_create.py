@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,10 +12,19 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.application.support.paging import PageQuery
+from antiphon.application.tools.calls import ToolCaller
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
-from antiphon.domain.errors import EngineError, NotFound, RequestError, StoreError
+from antiphon.domain.errors import (
+    EngineError,
+    NotFound,
+    RequestError,
+    ServerShuttingDown,
+    StoreError,
+)
+from antiphon.domain.tools import RequestTool, Shell
 
 STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))
 LENGTH = d.TurnEnd("length", d.TurnUsage(input=3, output=16))
@@ -101,6 +111,26 @@ async def test_a_refusal_of_the_model_is_raised_before_any_event(house: Any) -> 
     house.model.refusal = RequestError("too long", param="input")
     with pytest.raises(RequestError, match="too long"):
         await house.create(stream=True)
+
+
+@pytest.mark.parametrize("fields", [{}, {"background": True}], ids=["foreground", "background"])
+async def test_no_run_starts_on_a_server_that_stopped_while_it_was_prepared(
+    new_house: Any, fields: dict[str, Any]
+) -> None:
+    class Stopping(ToolProvider):
+        def handles(self, tool: RequestTool) -> bool:
+            return isinstance(tool, Shell)
+
+        async def callers(self, *_: Any, **__: Any) -> Mapping[str, ToolCaller]:
+            await house.runs.drain(0)
+            return {}
+
+    house = new_house(hosted=[Stopping()])
+    shell = {"type": "shell", "environment": {"type": "container_auto"}}
+    with pytest.raises(ServerShuttingDown):
+        await house.create(tools=[shell], **fields)
+    assert house.model.begun == []
+    assert (await house.store.usage(TENANT)).responses == 0
 
 
 async def test_leaving_a_foreground_response_cancels_it(house: Any) -> None:
