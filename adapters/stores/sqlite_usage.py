@@ -32,7 +32,7 @@ DELETE FROM key_slots WHERE key_id = ?1 AND NOT CASE
     ) END
 """
 
-GET_COUNTS = "SELECT name, start, amount FROM key_counters WHERE key_id = ?"
+GET_COUNTS = "SELECT name, start, amount FROM key_counters WHERE key_id = ? AND expires_at > ?"
 
 ADD = """
 INSERT INTO key_counters (key_id, name, start, amount, expires_at)
@@ -62,7 +62,7 @@ def reserve(
     uptime: float,
     db: apsw.Connection,
 ) -> KeyUsage:
-    rows = rows_of(db, GET_COUNTS, (key_id,))
+    rows = rows_of(db, GET_COUNTS, (key_id, now))
     found = {(name, start): int(amount) for name, start, amount in rows}
     counts = [found.get((charge.name, charge.start), 0) for charge in charges]
     has_room = all(map(Charge.fits, charges, counts))
@@ -74,7 +74,7 @@ def reserve(
     is_accepted = has_room and (slot is None or _has_slot_for(key_id, slot, runs, db))
     if is_accepted:
         if any(each.amount and (each.name, each.start) not in found for each in charges):
-            db.execute(REMOVE_EXPIRED, (key_id, now))  # a window begins, so another has ended
+            db.execute(REMOVE_EXPIRED, (key_id, now))  # a window begins, so others have ended
         _add(key_id, charges, db)
         counts = [max(n + charge.amount, 0) for n, charge in zip(counts, charges, strict=True)]
         if slot is not None:
