@@ -39,6 +39,7 @@ from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import ACCEPTED, Acceptor
 from antiphon.entrypoints.log_format import set_up_logs
+from antiphon.entrypoints.memory import keep_little_free_memory
 from antiphon.entrypoints.process import Process
 from antiphon.entrypoints.relaying import start_relay
 from antiphon.entrypoints.seal_key import start_sealing
@@ -166,6 +167,7 @@ def run(settings: Settings, process: Process | None = None, peers: Peers | None 
     number = None if peers is None else peers.number
     set_up_logs(settings.log_level, settings.log_format, worker=number)
     raise_open_files_limit()
+    keep_little_free_memory()
     with (
         configure_vllm_logs(settings.log_level, settings.log_format),
         asyncio.Runner(loop_factory=_new_loop) as runner,

@@ -30,7 +30,13 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     find_launcher,
     visible_paths,
 )
-from antiphon.adapters.sandboxes.cgroups import Cgroups, CgroupUnavailable, Group, find
+from antiphon.adapters.sandboxes.cgroups import (
+    WITHOUT_CGROUP,
+    Cgroups,
+    CgroupUnavailable,
+    Group,
+    find,
+)
 from antiphon.adapters.sandboxes.process import Process
 from antiphon.adapters.sandboxes.request_channel import (
     MAX_FILES,
@@ -53,7 +59,8 @@ from antiphon.domain.json import Json
 logger = logging.getLogger("antiphon.sandboxes")
 
 CgroupMode = Literal["auto", "required", "off"]
-"""Whether to use cgroups: where they are available, always, or never."""
+"""Whether to use cgroups: where they are available, always, or never. `auto` starts no shell
+without one, since nothing else limits exactly what several processes use together."""
 
 OVERHEAD_BYTES = 64 * 1024 * 1024
 OVERHEAD_PROCESSES = 16
@@ -133,11 +140,7 @@ class BubblewrapSandboxes(Sandboxes):
             )
         logger.info("the sandbox passed its self-test; limits by %s", self.limited_by)
         if self._limits.commands and self._cgroups is None:
-            logger.warning(
-                "without a cgroup, the processes of a container may together use more memory than "
-                "they should for some hundredths of a second, until the server ends them: see "
-                "--code-cgroup"
-            )
+            logger.warning(WITHOUT_CGROUP)
         self._closing = asyncio.create_task(self._close_idle())
 
     def _available_cgroups(self) -> Cgroups | None:
@@ -146,16 +149,22 @@ class BubblewrapSandboxes(Sandboxes):
         try:
             groups = self._find_cgroups()
         except CgroupUnavailable as error:
-            if self._cgroup == "required":
-                raise SettingsError(
-                    f"The server cannot make a cgroup for containers: {error}. Delegate one to the "
-                    "service (systemd: Delegate=memory pids, DelegateSubgroup=server), or leave "
-                    "--code-cgroup out."
-                ) from None
+            if self._cgroup == "required" or self._limits.commands:
+                raise SettingsError(self._without_cgroup(error)) from None
             self.limited_by = f"rlimits, without a cgroup ({error})"
             return None
         self.limited_by = "cgroup and rlimits"
         return groups
+
+    def _without_cgroup(self, error: CgroupUnavailable) -> str:
+        """Return why the server does not start without a cgroup, and what to do about it."""
+        delegate = (
+            f"The server cannot make a cgroup for containers: {error}. Delegate one to the service "
+            "(systemd: Delegate=memory pids, DelegateSubgroup=server)"
+        )
+        if not self._limits.commands:
+            return f"{delegate}, or leave --code-cgroup out."
+        return f"{delegate}, or set --code-cgroup off. {WITHOUT_CGROUP}"
 
     async def aclose(self) -> None:
         if self._closing is not None:

@@ -23,6 +23,11 @@ CONTROLLERS = ("memory", "pids")
 PREFIX = "antiphon-"
 REMOVE_S = 1.0
 
+WITHOUT_CGROUP = (
+    "Without a cgroup, the processes of a container may together use two or three times "
+    "--code-memory-mb until the server ends them."
+)
+
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 """Enters the group before it runs the command, so that every child process is inside it."""
 

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from antiphon.application.ports import Clock, EventBatches, EventLog, WriteBatch
 from antiphon.domain.errors import NotFound
-from antiphon.domain.events import TERMINAL, Event
+from antiphon.domain.events import TERMINAL, Event, ItemDone, PartDone, TextDone
 
 BATCH = 256
 """The most events that a reader gets before it yields to the event loop."""
@@ -25,6 +26,14 @@ JOIN_EVERY = 16
 """Every so many events, a reader waits some turns of the event loop to see if more events come."""
 JOIN_TURNS = 3
 """Turns of the event loop in which the events of a fast run join a batch, and so share a send."""
+
+
+LONG_RUN = 2_000
+"""From so many events on, events that repeat a whole text may be long, and a log takes long to
+free."""
+
+WHOLE = {TextDone, PartDone, ItemDone, *TERMINAL}
+"""Events that repeat what the deltas before them have said."""
 
 
 class _Log:
@@ -40,6 +49,12 @@ class _Log:
         self.waiters: list[asyncio.Future[None]] = []
         self.feeds: list[_Feed] = []
 
+    def __del__(self) -> None:
+        # Nobody has the events anymore. To free 100,000 at a time would stop the event loop.
+        if len(self.events) > LONG_RUN:
+            with suppress(RuntimeError):  # the loop has ended
+                asyncio.get_running_loop().call_soon(_free_in_portions, self.events)
+
     def announce(self) -> None:
         """Let the readers know that there are more events, or that there will be none."""
         for feed in self.feeds:
@@ -49,6 +64,12 @@ class _Log:
                 if not waiter.done():
                     waiter.set_result(None)
             self.waiters.clear()
+
+
+def _free_in_portions(events: list[Event]) -> None:
+    del events[-LONG_RUN:]
+    if events:
+        asyncio.get_running_loop().call_soon(_free_in_portions, events)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -179,9 +200,12 @@ class _Reader(EventBatches):
         """Return the events that are ready, at most a batch of them."""
         first = self._next
         batch = self._log.events[first : first + BATCH]
+        is_cut = len(batch) == BATCH
+        if self._next > LONG_RUN and (shorter := _cut_before_whole(batch)) < len(batch):
+            batch, is_cut = batch[:shorter], True
         self._next = first + len(batch)
         self.joins = len(batch) > 1 or not self._next % JOIN_EVERY
-        self._yields = len(batch) == BATCH
+        self._yields = is_cut
         return batch
 
     @property
@@ -203,6 +227,14 @@ class _Reader(EventBatches):
             return await feed.released
         finally:
             log.feeds.remove(feed)
+
+
+def _cut_before_whole(batch: Sequence[Event]) -> int:
+    """Return how many events to read, so that each of the long ones is written by itself."""
+    for position, event in enumerate(batch):
+        if type(event) in WHOLE:
+            return max(1, position)
+    return len(batch)
 
 
 class MemoryEventLog(EventLog):

@@ -64,6 +64,7 @@ from antiphon.application.ports import (
     StorePageQuery,
     WebhookDelivery,
 )
+from antiphon.application.support.key_locks import KeyLocks
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     IdempotencyKeyInUse,
@@ -108,6 +109,8 @@ class PostgresStore(Store):
         self._notifications = PostgresNotifications(self._server, self._channel)
         self._heartbeat = PostgresHeartbeat(self._server)
         self._lists = PostgresLists(self._server)
+        # Those that wait for a key's row would occupy all connections.
+        self._key_locks = KeyLocks()
 
     async def start(self) -> None:
         await self._server.start()
@@ -525,13 +528,14 @@ class PostgresStore(Store):
         self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
     ) -> KeyUsage:
         place = (slot.tenant, slot.response_id, slot.owner, slot.limit) if slot else (None,) * 4
-        [(accepted, counts, runs)] = await self._server.fetch(
-            sql.RESERVE_USAGE,
-            key_id,
-            *columns_of_charges(charges),
-            *place,
-            timeouts=self._server.start_timeouts,
-        )
+        async with self._key_locks.of(key_id):
+            [(accepted, counts, runs)] = await self._server.fetch(
+                sql.RESERVE_USAGE,
+                key_id,
+                *columns_of_charges(charges),
+                *place,
+                timeouts=self._server.start_timeouts,
+            )
         return KeyUsage(accepted=accepted, counts=counts, runs=runs)
 
     async def settle_usage(

@@ -36,6 +36,7 @@ from antiphon.application.ports import (
     StorePageQuery,
     WebhookDelivery,
 )
+from antiphon.application.support.key_locks import KeyLocks
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     ConversationLocked,
@@ -92,6 +93,7 @@ class RedisStore(Store):
             timeout_s=timeout_s,
         )
         self._lists = RedisLists(self._redis)
+        self._key_locks = KeyLocks()  # so that one key does not occupy all connections
         self._notifications = RedisNotifications(self._redis.connection)
         self._durability = UNKNOWN
 
@@ -457,12 +459,13 @@ class RedisStore(Store):
             "owner": slot.owner,
             "limit": slot.limit,
         }
-        accepted, counts, runs = await self._redis.run(
-            "reserve_usage",
-            key_id=quote(key_id, safe=""),
-            charges=_pack_charges(charges),
-            slot=place,
-        )
+        async with self._key_locks.of(key_id):
+            accepted, counts, runs = await self._redis.run(
+                "reserve_usage",
+                key_id=quote(key_id, safe=""),
+                charges=_pack_charges(charges),
+                slot=place,
+            )
         return KeyUsage(accepted=bool(accepted), counts=list(map(int, counts)), runs=runs)
 
     async def settle_usage(

@@ -216,10 +216,10 @@ class SqliteStore(Store):
     async def _context(
         self, tenant: str, response_id: str, *, with_output: bool
     ) -> list[StoredItem]:
-        rows = await self._select_of(tenant, responses.CONTEXT, response_id, with_output)
-        if not rows:
+        items = await self._read_items(tenant, responses.CONTEXT, response_id, with_output)
+        if items is None:
             raise runs.response_not_found(response_id)
-        return responses.to_items(rows)
+        return items
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._select_of(tenant, responses.ITEM, item_id)
@@ -294,10 +294,10 @@ class SqliteStore(Store):
         await self._file.erase(partial(responses.delete_conversation, tenant, conversation_id))
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        rows = await self._select_of(tenant, responses.CONVERSATION_ITEMS, conversation_id)
-        if not rows:
+        items = await self._read_items(tenant, responses.CONVERSATION_ITEMS, conversation_id)
+        if items is None:
             raise responses.conversation_not_found(conversation_id)
-        return responses.to_items(rows)
+        return items
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -487,6 +487,10 @@ class SqliteStore(Store):
 
     async def _select(self, query: str, *values: Any) -> list[Row]:
         return await self._file.read(lambda db: rows_of(db, query, values))
+
+    async def _read_items(self, tenant: str, query: str, *values: Any) -> list[StoredItem] | None:
+        work = partial(responses.read_items, query, (tenant, *values))
+        return await self._file.read(work, tenant=tenant)
 
     async def _select_of(self, tenant: str, query: str, *values: Any) -> list[Row]:
         """Return the rows of a tenant, whose reads wait for one of each other tenant at most."""

@@ -431,5 +431,14 @@ def conversation_of(response: Response) -> str | None:
     return response.conversation.id if response.conversation else None
 
 
+def read_items(query: str, values: Row, db: apsw.Connection) -> list[StoredItem] | None:
+    """Return the items that a query finds, or None if it finds no row, not even an empty one.
+
+    There may be thousands: they are made here, in the thread that reads, not on the event loop.
+    """
+    rows = rows_of(db, query, values)
+    return to_items(rows) if rows else None
+
+
 def to_items(rows: Sequence[Row]) -> list[StoredItem]:
     return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]

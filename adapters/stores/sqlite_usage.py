@@ -32,7 +32,7 @@ DELETE FROM key_slots WHERE key_id = ?1 AND NOT CASE
     ) END
 """
 
-GET_COUNT = "SELECT amount FROM key_counters WHERE key_id = ? AND name = ? AND start = ?"
+GET_COUNTS = "SELECT name, start, amount FROM key_counters WHERE key_id = ? AND expires_at > ?"
 
 ADD = """
 INSERT INTO key_counters (key_id, name, start, amount, expires_at)
@@ -46,7 +46,7 @@ HAS_SLOT = "SELECT 1 FROM key_slots WHERE key_id = ? AND tenant = ? AND response
 
 TAKE_SLOT = """
 INSERT INTO key_slots (key_id, tenant, response_id, owner) VALUES (?, ?, ?, ?)
-ON CONFLICT DO NOTHING
+ON CONFLICT DO NOTHING RETURNING 1
 """
 
 FREE_SLOT = """
@@ -62,19 +62,25 @@ def reserve(
     uptime: float,
     db: apsw.Connection,
 ) -> KeyUsage:
-    db.execute(REMOVE_EXPIRED, (key_id, now))
-    db.execute(REMOVE_FREE_SLOTS, (key_id, uptime))
-    has_room = all(charge.fits(_count(key_id, charge, db)) for charge in charges)
-    accepted = has_room and (slot is None or _has_slot_for(key_id, slot, db))
-    if accepted:
+    rows = rows_of(db, GET_COUNTS, (key_id, now))
+    found = {(name, start): int(amount) for name, start, amount in rows}
+    counts = [found.get((charge.name, charge.start), 0) for charge in charges]
+    has_room = all(map(Charge.fits, charges, counts))
+    runs = _count_slots(key_id, db)
+    # Slots that nobody has settled matter only where the limit is reached, and to who asks.
+    if not (slot.fits(runs) if slot else any(charge.amount for charge in charges)):
+        db.execute(REMOVE_FREE_SLOTS, (key_id, uptime))
+        runs = _count_slots(key_id, db)
+    is_accepted = has_room and (slot is None or _has_slot_for(key_id, slot, runs, db))
+    if is_accepted:
+        if any(each.amount and (each.name, each.start) not in found for each in charges):
+            db.execute(REMOVE_EXPIRED, (key_id, now))  # a window begins, so others have ended
         _add(key_id, charges, db)
+        counts = [max(n + charge.amount, 0) for n, charge in zip(counts, charges, strict=True)]
         if slot is not None:
-            db.execute(TAKE_SLOT, (key_id, slot.tenant, slot.response_id, slot.owner))
-    return KeyUsage(
-        accepted=accepted,
-        counts=[_count(key_id, charge, db) for charge in charges],
-        runs=_count_slots(key_id, db),
-    )
+            values = (key_id, slot.tenant, slot.response_id, slot.owner)
+            runs += len(rows_of(db, TAKE_SLOT, values))
+    return KeyUsage(accepted=is_accepted, counts=counts, runs=runs)
 
 
 def settle(
@@ -86,15 +92,10 @@ def settle(
     return True
 
 
-def _has_slot_for(key_id: str, slot: RunSlot, db: apsw.Connection) -> bool:
-    if rows_of(db, HAS_SLOT, (key_id, slot.tenant, slot.response_id)):
+def _has_slot_for(key_id: str, slot: RunSlot, runs: int, db: apsw.Connection) -> bool:
+    if slot.fits(runs):
         return True
-    return slot.fits(_count_slots(key_id, db))
-
-
-def _count(key_id: str, charge: Charge, db: apsw.Connection) -> int:
-    rows = rows_of(db, GET_COUNT, (key_id, charge.name, charge.start))
-    return int(rows[0][0]) if rows else 0
+    return bool(rows_of(db, HAS_SLOT, (key_id, slot.tenant, slot.response_id)))
 
 
 def _count_slots(key_id: str, db: apsw.Connection) -> int:
@@ -102,6 +103,11 @@ def _count_slots(key_id: str, db: apsw.Connection) -> int:
 
 
 def _add(key_id: str, charges: Sequence[Charge], db: apsw.Connection) -> None:
-    for charge in charges:
-        if charge.amount:
-            db.execute(ADD, (key_id, charge.name, charge.start, charge.amount, charge.expires_at))
+    db.executemany(
+        ADD,
+        [
+            (key_id, charge.name, charge.start, charge.amount, charge.expires_at)
+            for charge in charges
+            if charge.amount
+        ],
+    )

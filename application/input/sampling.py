@@ -26,9 +26,19 @@ CONSTRAINT_OPTIONS = (
 )
 
 
+LOGPROBS = "message.output_text.logprobs"
+
+LOGPROB_STEP = 64
+"""The most tokens in a step with logprobs: those of a whole turn would be too much at a time."""
+
+
+def wants_logprobs(request: CreateResponse) -> bool:
+    return LOGPROBS in (request.include or ())
+
+
 def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
     """Return the request's sampling parameters; `watched`: a client may read token by token."""
-    wants_logprobs = "message.output_text.logprobs" in (request.include or ())
+    with_logprobs = wants_logprobs(request)
     stop = (request.stop,) if isinstance(request.stop, str) else request.stop
     return Sampling(
         temperature=request.temperature,
@@ -45,9 +55,9 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         ignore_eos=bool(request.ignore_eos),
         logit_bias=request.logit_bias or {},
-        logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
+        logprobs=(request.top_logprobs or 0) if with_logprobs else None,
         constraint=_constraint(request),
-        step_tokens=1 if watched else ALL_AT_ONCE,
+        step_tokens=1 if watched else LOGPROB_STEP if with_logprobs else ALL_AT_ONCE,
         extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},
     )
 

@@ -13,13 +13,11 @@ requests of a key without limits cost nothing (docs/decisions/0073).
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,8 +70,7 @@ class Reservation(Struct, kw_only=True):
 class EnforceLimits:
     """Counts what keys use. `defaults` are the limits of keys that have none of that kind.
 
-    `owner` is this server. Calls of the store for one key wait for each other here, so that a key
-    with many requests does not occupy all of the store's connections.
+    `owner` is this server.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class EnforceLimits:
         self._now = now
         self._defaults = defaults or {}
         self._compensation = Compensation()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._used_up = _UsedUpLimits()
 
     def limits_of(self, caller: Caller) -> Limits:
@@ -196,11 +192,9 @@ class EnforceLimits:
         """Add the amounts to all counters of their quantities. Raises: LimitExceeded."""
         charges = list(_charges(limits, amounts, now))
         key_id = caller.key_id
-        lock = self._locks.setdefault(key_id, asyncio.Lock())
-        async with lock:
-            if state := self._used_up.find(key_id, charges, self._now()):
-                raise _limit_exceeded(caller, state, 1, (state,))
-            usage = await self._store.reserve_usage(key_id, charges, slot)
+        if state := self._used_up.find(key_id, charges, self._now()):
+            raise _limit_exceeded(caller, state, 1, (state,))
+        usage = await self._store.reserve_usage(key_id, charges, slot)
         states = _states(limits, charges, usage, now)
         if usage.accepted:
             return states

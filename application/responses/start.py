@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.input.items import to_stored_item
+from antiphon.application.input.sampling import wants_logprobs
 from antiphon.application.ports import (
     AdmitPrompt,
     Clock,
@@ -31,6 +32,7 @@ from antiphon.application.responses.prepare import PreparedResponse
 from antiphon.application.runs.active_runs import ActiveRuns, cancel_once
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
+from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.run_response import Run, RunResponse
 from antiphon.application.runs.sequencers import MakeSequencer
@@ -220,6 +222,7 @@ class StartResponse:
             hide_reasoning=request.include_reasoning is False,
             with_messages=bool(request.enable_response_messages),
             with_metrics=METRICS in (request.include or ()),
+            logprobs=LogprobBudget() if wants_logprobs(request) else None,
         )
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:

@@ -14,11 +14,13 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.input.sampling import wants_logprobs
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
+from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.resumed_log import ResumedJournal, ResumedLog
@@ -150,6 +152,7 @@ class RestoreRun:
             hide_reasoning=request is not None and request.include_reasoning is False,
             with_messages=request is not None and bool(request.enable_response_messages),
             with_metrics=request is not None and METRICS in (request.include or ()),
+            logprobs=LogprobBudget() if request is not None and wants_logprobs(request) else None,
         )
         return RestoredRun(run=run, events=events or (), failure=failure)
 

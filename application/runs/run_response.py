@@ -31,6 +31,7 @@ from antiphon.application.ports import (
 from antiphon.application.resources.limits import EnforceLimits, RunCharge
 from antiphon.application.runs.active_runs import LEASE_LOST, SHUTTING_DOWN
 from antiphon.application.runs.journal import Journal
+from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.resumed_log import ResumedLog
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.retry import retry
@@ -74,6 +75,7 @@ INCOMPLETE_REASONS = {
     "length": "max_output_tokens",
     "turns": "max_turns",
     "context": "max_context",
+    "logprobs": "max_logprobs",
     "content_filter": "content_filter",
 }
 """Why a turn ended -> `incomplete_details.reason` of the response (docs/decisions/0055)."""
@@ -98,7 +100,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     `input` holds the request's own items if they are stored. `charge` is what the run has reserved
     of its key's limits. `can_resume`: any server can go on with the run. `resumed_log` is the log
-    of a run that another server has begun.
+    of a run that another server has begun. `logprobs` is None if the client does not want any.
     """
 
     lease: Lease
@@ -113,6 +115,7 @@ class Run(Struct, frozen=True, kw_only=True):
     hide_reasoning: bool = False
     with_messages: bool = False
     with_metrics: bool = False
+    logprobs: LogprobBudget | None = None
 
     @property
     def id(self) -> str:
@@ -305,6 +308,7 @@ class RunResponse:
         """Write a turn's events, one batch for each engine step. Return why the turn ended."""
         feed, append = run.sequencer.feed, run.journal.append
         reason, must_watch, trace = "stop", True, run.recorder.trace
+        logprobs = run.logprobs
         async with turn as batches:
             async for deltas in batches:
                 if must_watch:
@@ -317,6 +321,8 @@ class RunResponse:
                     await append(events)
                 if deltas and isinstance(deltas[-1], d.TurnEnd):
                     reason = deltas[-1].reason
+                elif logprobs is not None and logprobs.is_spent_by(deltas):
+                    return "logprobs"
         return reason
 
     async def _store_end(self, run: Run, response: Response, end: Sequence[Event]) -> bool:

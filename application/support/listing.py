@@ -52,12 +52,13 @@ async def list_matching(
 
 
 async def _read_all(read: ReadPage[E], query: StorePageQuery) -> AsyncGenerator[E]:
-    query = replace(query, limit=READ_AT_ONCE)
+    # Without a filter, the page and the entry after it are all that is needed.
+    query = replace(query, limit=min(query.limit, READ_AT_ONCE) + 1)
     try:
         while page := await read(query):
             for entry in page:
                 yield entry
-            query = replace(query, after=page[-1].id)
+            query = replace(query, after=page[-1].id, limit=READ_AT_ONCE)
             await asyncio.sleep(0)  # others have their turn, also if the store never waits
     except NotFound:
         raise not_in_list(query.after or "", "after") from None

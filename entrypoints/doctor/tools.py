@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterator, Sequence
 
+from antiphon.adapters.sandboxes.cgroups import WITHOUT_CGROUP
 from antiphon.adapters.tool_servers.configured import ConfiguredServers
 from antiphon.adapters.url_policy import DEFAULT_PORTS, read_url
 from antiphon.application.resources.webhooks import WebhookEndpoint
@@ -72,7 +73,7 @@ async def check_sandbox(installation: Installation) -> Sequence[Finding]:
     if settings.shell and limited_by is not None and not limited_by.startswith("cgroup"):
         return [
             warning(
-                f"The sandbox is safe; its limits are enforced by {limited_by}.",
+                f"The sandbox is safe; its limits are enforced by {limited_by}. {WITHOUT_CGROUP}",
                 "Delegate a cgroup to the server: see --code-cgroup.",
             )
         ]

@@ -227,7 +227,9 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         about(
             CODE,
             "Also limit the memory and processes of a container with a cgroup. auto does so if the "
-            "server may create one; required refuses to start otherwise.",
+            "server may create one, and refuses to start the shell otherwise; required never "
+            "starts without one; off never creates one, so that the processes of a container may "
+            "together use two or three times its memory until the server ends them.",
         ),
     ] = "auto"
 

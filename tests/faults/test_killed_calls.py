@@ -41,7 +41,7 @@ def is_asleep() -> bool:
 def test_a_command_of_a_killed_server_is_not_run_again_and_the_model_is_told(
     tmp_path: Path, shared_store: list[str]
 ) -> None:
-    options = [*shared_store, "--shell"]
+    options = [*shared_store, "--shell", "--code-cgroup", "off"]
     with replicas(tmp_path, *options) as (victim, other):
         asked = background(f"@@script {json.dumps([TURN, {'say': 'no'}])}", tools=[SHELL])
         begun: Json = httpx.post(f"{victim.api}/responses", json=asked).json()

@@ -318,6 +318,7 @@ def servers(
                 "scripted.step_tokens": STEP_TOKENS,
                 "code_interpreter": shutil.which("bwrap") is not None,
                 "shell": shutil.which("bwrap") is not None,
+                "code.cgroup": "off",
                 **searched,
                 **({"web.folder": folder} if searched["web_search"] == "corpus" else {}),
             }

@@ -30,6 +30,7 @@ def container_server(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) 
     given = {
         "code_interpreter": True,
         "shell": True,
+        "code.cgroup": "off",
         "code.timeout_s": 2.0,
         "code.memory_mb": 1024,
         "code.disk_mb": 8,

@@ -11,6 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.application.input.sampling import LOGPROB_STEP
+from antiphon.application.runs.logprob_budget import MAX_LOGPROBS
+
 from .conftest import MODELS, create, frames, script, wait_until
 from .test_later_tools import CRM, SEARCH
 from .test_mcp import ADD, FakeMcpServer, server_tool, types
@@ -89,6 +92,27 @@ def test_a_model_that_only_searches_is_cut_too(http: httpx.Client, model: str) -
     response = create(http, model=model, input=script(*turns), tools=[CRM, SEARCH])
     assert response["incomplete_details"] == {"reason": "max_turns"}
     assert types(response["output"]) == ["tool_search_call", "tool_search_output"] * 6
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_response_has_a_limited_number_of_logprobs(
+    http: httpx.Client, model: str, way: str
+) -> None:
+    response = answered(
+        http,
+        way,
+        model=model,
+        input="hi",
+        ignore_eos=True,
+        top_logprobs=20,
+        include=["message.output_text.logprobs"],
+    )
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_logprobs"}
+    [part] = response["output"][0]["content"]
+    entries = len(part["logprobs"]) * 21
+    assert MAX_LOGPROBS <= entries < MAX_LOGPROBS + 21 * LOGPROB_STEP
+    assert "".join(each["token"] for each in part["logprobs"]) == part["text"]
 
 
 def test_a_response_that_waits_for_anything_ends_in_time(hasty: httpx.Client) -> None:

@@ -111,6 +111,7 @@ def running(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "fetch.private": ["127.0.0.1"],
         "code_interpreter": True,
         "shell": True,
+        "code.cgroup": "off",
         "web_search": "searxng",
         "web.url": f"{slow.url}/search",
         "embeddings.url": f"{slow.url}/v1",

@@ -96,6 +96,7 @@ def every(
         "fetch.private": ["127.0.0.1"],
         "code_interpreter": True,
         "shell": True,
+        "code.cgroup": "off",
         "web_search": "corpus",
         "web.folder": folder,
         "audit_log": folder / "audit.jsonl",

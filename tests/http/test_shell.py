@@ -388,7 +388,12 @@ def test_the_official_client_accumulates_it(container_server: Any, model: str) -
 
 @pytest.mark.usefixtures("container_server")
 def test_a_call_that_is_stopped_tells_the_model_why(serve: Any, model: str) -> None:
-    given: Json = {"code_interpreter": True, "shell": True, "tools.call_s": 0.5}
+    given: Json = {
+        "code_interpreter": True,
+        "shell": True,
+        "code.cgroup": "off",
+        "tools.call_s": 0.5,
+    }
     with serve(**given) as server, httpx.Client(base_url=server.api, timeout=20) as client:
         turn = shell("echo first; sleep 60", "echo never")
         response = run(client, model, turn, {"say": "Oh."})

@@ -40,6 +40,7 @@ def make_sandboxes(
         ),
         pool_limits=pool_limits or PoolLimits(),
         timeouts=Timeouts(call_s=timeout_s, interrupt_s=interrupt_s, idle_s=idle_s),
+        cgroup="off",
     )
 
 

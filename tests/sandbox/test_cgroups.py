@@ -44,8 +44,10 @@ def find_cgroups(tmp_path: Path, *, is_delegated: bool = False) -> Cgroups:
     return cgroups.find(tmp_path / "root", tmp_path / "own", lambda _: is_delegated)
 
 
-def make_sandboxes(find_cgroups: Callable[[], Cgroups], **options: Any) -> BubblewrapSandboxes:
-    limits = Limits(memory_bytes=2**29, disk_bytes=2**24)
+def make_sandboxes(
+    find_cgroups: Callable[[], Cgroups], *, commands: bool = False, **options: Any
+) -> BubblewrapSandboxes:
+    limits = Limits(commands=commands, memory_bytes=2**29, disk_bytes=2**24)
     return BubblewrapSandboxes(
         python=PYTHON, new_id=new_id, limits=limits, find_cgroups=find_cgroups, **options
     )
@@ -119,6 +121,26 @@ async def test_the_server_says_why_it_runs_without_cgroups() -> None:
 async def test_the_server_does_not_start_without_a_required_cgroup() -> None:
     with pytest.raises(SettingsError, match=r"none is delegated.*Delegate"):
         await make_sandboxes(find_no_cgroups, cgroup="required").start()
+
+
+async def test_the_server_starts_no_shell_without_a_cgroup() -> None:
+    with pytest.raises(
+        SettingsError, match=r"none is delegated.*Delegate.*--code-cgroup off\. Without"
+    ):
+        await make_sandboxes(find_no_cgroups, commands=True).start()
+
+
+async def test_the_operator_can_have_a_shell_without_a_cgroup(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sandboxes = make_sandboxes(find_no_cgroups, commands=True, cgroup="off")
+    await sandboxes.start()
+    try:
+        output = [each async for each in sandboxes.open("a").command("echo on")]
+        assert "on\n" in str(output[0].stdout)  # type: ignore[union-attr]
+    finally:
+        await sandboxes.aclose()
+    assert "may together use two or three times" in caplog.text
 
 
 async def test_the_server_does_not_look_for_cgroups_if_they_are_off() -> None:

@@ -424,6 +424,7 @@ async def main():
         new_id=new_id,
         limits=Limits(commands=True),
         timeouts=Timeouts(call_s=60),
+        cgroup="off",
     )
     await sandboxes.start()
     busy, idle = sandboxes.open("a"), sandboxes.open("a")

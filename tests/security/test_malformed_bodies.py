@@ -190,10 +190,14 @@ def test_malformed_bodies_leave_no_memory_and_stall_nobody(
             _send_usual(client, requests=CASES // 4)
         with server.watch() as seen:
             statuses = Counter(_send_all(client, names, rng, cases=CASES // len(ENDPOINTS)))
+        with server.watch() as again:
+            _send_all(client, names, rng, cases=CASES // len(ENDPOINTS))
     print(f"{sum(statuses.values())} bodies: {dict(statuses)}, {seen.growth_bytes / 2**20:.1f} MB")
+    print(f"as many again: {again.growth_bytes / 2**20:.1f} MB")
     print(f"freeze {seen.freeze_s:.3f} s, with usual bodies {usual.freeze_s:.3f} s")
     assert "Traceback" not in server.log()
     assert seen.growth_bytes < MAX_GROWTH_BYTES
+    assert again.growth_bytes < MAX_GROWTH_BYTES / 2  # it does not go on
     assert seen.freeze_s < max(seen.max_freeze_s, BUSY_FACTOR * usual.freeze_s)
 
 

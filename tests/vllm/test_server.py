@@ -168,7 +168,7 @@ def server(
     (pages / "choirs.md").write_text("# Choirs\n\nAn antiphon is sung by two choirs.")
     options = ["--metrics", "--web-search", "corpus", "--web-folder", str(pages)]
     if HAS_SANDBOX:
-        options += ["--code-interpreter", "--shell"]
+        options += ["--code-interpreter", "--shell", "--code-cgroup", "off"]
     with running(folder, tmp_path_factory.mktemp(request.param), *options) as server:
         yield server
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -15,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from tests.object_store import CREDENTIALS, keys_in, new_bucket, s3_server
 from tests.security.certificates import write_certificate
 
+from antiphon.adapters.sandboxes.cgroups import CgroupUnavailable
+from antiphon.adapters.sandboxes.cgroups import find as find_cgroups
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.entrypoints.doctor import access, models, storage, tools
@@ -24,6 +27,7 @@ from antiphon.entrypoints.doctor.run import exit_code_of
 from antiphon.entrypoints.doctor.run_checks import run_checks
 from antiphon.entrypoints.seal_key import FINGERPRINT_NAME
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.settings.sections import Code
 
 CHECKS = {
     check.name: check for check in (*access.CHECKS, *storage.CHECKS, *tools.CHECKS, *models.CHECKS)
@@ -190,6 +194,22 @@ def test_a_missing_sandbox_program_is_a_problem(
     monkeypatch.setenv("PATH", str(tmp_path))
     [(status, text)] = findings("sandbox", code_interpreter=True)
     assert (status, "apt-get install" in text) == ("problem", True)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
+def test_a_shell_without_a_cgroup_is_the_problem_that_stops_the_server() -> None:
+    try:
+        find_cgroups()
+    except CgroupUnavailable as error:
+        reason = str(error)
+    else:
+        pytest.skip("this machine can make cgroups")
+    [(status, text)] = findings("sandbox", shell=True)
+    assert status == "problem"
+    assert reason in text
+    assert "set --code-cgroup off" in text
+    [(status, text)] = findings("sandbox", shell=True, code=Code(cgroup="off"))
+    assert (status, "may together use two or three times" in text) == ("warning", True)
 
 
 def test_a_template_that_cannot_write_calls_is_a_problem(tmp_path: Path) -> None:

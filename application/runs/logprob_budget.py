@@ -1,0 +1,25 @@
+"""The limit of the log probabilities in one response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.domain import deltas as d
+
+MAX_LOGPROBS = 100_000
+"""Tokens and alternatives together: 4,700 tokens with 20 alternatives each. They take 25 MB and are
+encoded in 20 ms, for which every other client waits."""
+
+
+class LogprobBudget:
+    """Counts the log probabilities of all turns of a response."""
+
+    def __init__(self, limit: int = MAX_LOGPROBS) -> None:
+        self._remaining = limit
+
+    def is_spent_by(self, deltas: Sequence[d.Delta]) -> bool:
+        """Count those of `deltas`, and return whether the response must end."""
+        for delta in deltas:
+            if isinstance(delta, d.TextDelta):
+                self._remaining -= sum(1 + len(each.top_logprobs) for each in delta.logprobs)
+        return self._remaining <= 0

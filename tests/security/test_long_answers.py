@@ -1,0 +1,63 @@
+"""A small request for a very long answer freezes nobody and leaves no memory.
+
+`ANTIPHON_TEST_LONG_ANSWERS` says how many there are of each kind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .server_probe import BUSY_FACTOR, MAX_GROWTH_BYTES, ProbedServer, probe_server
+
+pytestmark = pytest.mark.faults
+
+ROUNDS = int(os.environ.get("ANTIPHON_TEST_LONG_ANSWERS", "4"))
+LIMIT_S = 120
+ENDLESS = {"model": "scripted-chat", "input": "hi", "ignore_eos": True}
+LOGPROBS = {"top_logprobs": 20, "include": ["message.output_text.logprobs"]}
+
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "whole": ENDLESS,
+    "stream": {**ENDLESS, "stream": True},
+    "logprobs": {**ENDLESS, **LOGPROBS},
+    "logprobs, unstored": {**ENDLESS, **LOGPROBS, "store": False},
+    "stream of logprobs": {**ENDLESS, **LOGPROBS, "stream": True},
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ProbedServer]:
+    with probe_server(tmp_path, "--store", "sqlite", "--keep-events-s", "1") as probed:
+        yield probed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_very_long_answer_freezes_nobody_and_leaves_no_memory(
+    server: ProbedServer, kind: str
+) -> None:
+    with httpx.Client(base_url=server.url, timeout=LIMIT_S) as client:
+        with server.watch() as usual:
+            _send(client, {"model": "scripted-chat", "input": "hi", "stream": True}, times=100)
+        _send(client, KINDS[kind], times=ROUNDS)
+        with server.watch() as seen:
+            _send(client, KINDS[kind], times=ROUNDS)
+    print(
+        f"{kind}: freeze {seen.freeze_s:.3f} s, with usual answers {usual.freeze_s:.3f} s; "
+        f"growth {seen.growth_bytes / 2**20:.1f} MB"
+    )
+    assert seen.growth_bytes < MAX_GROWTH_BYTES
+    assert seen.freeze_s < max(seen.max_freeze_s, BUSY_FACTOR * usual.freeze_s)
+
+
+def _send(client: httpx.Client, body: Mapping[str, Any], *, times: int) -> None:
+    for _ in range(times):
+        with client.stream("POST", "/v1/responses", json=body) as answer:
+            assert answer.status_code == 200
+            for _ in answer.iter_raw():
+                pass
