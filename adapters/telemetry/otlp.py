@@ -25,7 +25,12 @@ try:
     from opentelemetry.sdk.resources import Resource
 
     from antiphon.adapters.telemetry.collector import Collector
-    from antiphon.adapters.telemetry.spans import SpanEncoder, attribute_fields, encode_field
+    from antiphon.adapters.telemetry.spans import (
+        TracedRun,
+        attribute_fields,
+        encode_field,
+        encode_spans,
+    )
 except ModuleNotFoundError as missing:
     raise SettingsError(
         f"Traces need opentelemetry. Install it with: {install_command('traces')}"
@@ -34,7 +39,8 @@ except ModuleNotFoundError as missing:
 logger = logging.getLogger("antiphon.traces")
 
 MAX_QUEUED = 4096
-"""Traces that wait for their export. Any more are dropped, which is logged."""
+MAX_QUEUED_BYTES = 16 * 1024 * 1024
+"""Traces that wait for their export, and their bytes. Any more are dropped, which is logged."""
 MAX_PENDING = 32
 """Runs that wait until their spans are made: in a row, each takes half of what it takes alone."""
 BATCH = 256
@@ -58,12 +64,13 @@ class OtlpTraces:
     """
 
     def __init__(self, endpoint: str, *, sample_ratio: float = 1.0, server: str = "") -> None:
-        self._encoder = SpanEncoder(sample_ratio)
+        self._sample_ratio = sample_ratio
         self._collector = Collector(f"{endpoint.rstrip('/')}/v1/traces")
         self._resource = _describe_server(server)
-        self._pending: deque[EndedRun] = deque()
+        self._pending: deque[TracedRun] = deque()
         self._queue: deque[bytes] = deque()
-        self._dropped = 0
+        self._queued_bytes = self._dropped = 0
+        self._lock = threading.Lock()  # of the queue and its numbers
         self._has_batch, self._is_closing = threading.Event(), threading.Event()
         # A daemon: a collector that hangs must not keep the process from its end.
         self._thread = threading.Thread(target=self._run, name="antiphon-traces", daemon=True)
@@ -71,7 +78,10 @@ class OtlpTraces:
 
     def report(self, ended: EndedRun) -> None:
         """Queue the trace of a run."""
-        self._pending.append(ended)
+        run = TracedRun.of(ended)
+        if run is None:
+            return
+        self._pending.append(run)
         # Not always in the thread: it would compete with this one for the interpreter's lock.
         if len(self._pending) >= MAX_PENDING:
             self._encode_pending()
@@ -79,15 +89,19 @@ class OtlpTraces:
     def _encode_pending(self) -> None:
         with suppress(IndexError):  # this thread has taken the last one, or the other has
             while True:
-                spans = self._encoder.encode(self._pending.popleft())
-                if not spans:
-                    continue
-                if len(self._queue) >= MAX_QUEUED:
-                    self._dropped += 1
-                else:
-                    self._queue.append(spans)
+                if spans := encode_spans(self._pending.popleft(), self._sample_ratio):
+                    self._enqueue(spans)
         if len(self._queue) >= BATCH:
             self._has_batch.set()
+
+    def _enqueue(self, spans: bytes) -> None:
+        with self._lock:
+            queued_bytes = self._queued_bytes + len(spans)
+            if len(self._queue) >= MAX_QUEUED or queued_bytes > MAX_QUEUED_BYTES:
+                self._dropped += 1
+                return
+            self._queue.append(spans)
+            self._queued_bytes = queued_bytes
 
     async def aclose(self) -> None:
         """Export what is queued, if that does not take long."""
@@ -101,22 +115,26 @@ class OtlpTraces:
         while not self._is_closing.is_set():
             self._has_batch.wait(INTERVAL_S)
             self._has_batch.clear()
-            try:
-                self._export_queue()
-            except Exception:  # of one batch, which is lost; the next ones are not
-                logger.exception("traces could not be exported")
+            self._export_queue()
+        self._export_queue()  # what came after the last export and before the end
         self._collector.close()
 
     def _export_queue(self) -> None:
-        self._encode_pending()
-        while self._queue:
-            self._collector.send(self._take_batch(), give_up=self._is_closing)
-        dropped, self._dropped = self._dropped, 0
+        try:
+            self._encode_pending()
+            while self._queue:
+                self._collector.send(self._take_batch(), give_up=self._is_closing)
+        except Exception:  # of one batch, which is lost; the next ones are not
+            logger.exception("traces could not be exported")
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
         if dropped:
             logger.warning("%d traces were dropped: the collector is too slow", dropped)
 
     def _take_batch(self) -> bytes:
-        spans = b"".join(self._queue.popleft() for _ in range(min(BATCH, len(self._queue))))
+        with self._lock:
+            spans = b"".join(self._queue.popleft() for _ in range(min(BATCH, len(self._queue))))
+            self._queued_bytes -= len(spans)
         in_scope = encode_field(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, SCOPE + spans)
         return encode_field(
             ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, self._resource + in_scope

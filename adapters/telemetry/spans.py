@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
 from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
 
 from antiphon.adapters.telemetry import gen_ai as g
@@ -22,7 +23,7 @@ from antiphon.application.telemetry.trace_ids import (
     turn_part,
 )
 from antiphon.domain.metrics import MODEL_TURNS, ResponseMetrics, ToolCallMetrics, TurnMetrics
-from antiphon.domain.response import Response
+from antiphon.domain.usage import Usage
 
 NANOSECONDS = 1_000_000_000
 SAMPLED, KNOWS_PARENT, PARENT_IS_REMOTE = 0x1, 0x100, 0x200
@@ -46,62 +47,86 @@ Pairs = tuple[tuple[str, Any], ...]
 """Attributes by which parts of spans are remembered."""
 
 
-class SpanEncoder:
-    """Encodes the spans of runs. A response without a client's trace is sampled by the ratio."""
+class TracedRun(Struct, frozen=True, kw_only=True):
+    """What the spans of a run are made from. Its response may be large, and does not wait."""
 
-    def __init__(self, sample_ratio: float = 1.0) -> None:
-        self._sample_ratio = sample_ratio
+    response_id: str
+    model: str
+    status: str
+    background: bool
+    conversation_id: str | None
+    finish_reason: str
+    error: str
+    usage: Usage | None
+    metrics: ResponseMetrics
 
-    def encode(self, ended: EndedRun) -> bytes:
-        """Return the spans of a run, each as a field of `ScopeSpans`; nothing if not sampled."""
+    @classmethod
+    def of(cls, ended: EndedRun) -> TracedRun | None:
+        """Return what a run leaves, or None if nothing was recorded."""
         response = ended.response
-        metrics = response.metrics
-        if not isinstance(metrics, ResponseMetrics):
-            return b""
-        ids = TraceIds.of(
-            response.id,
-            metrics.traceparent,
-            is_linked=metrics.links_trace,
-            sample_ratio=self._sample_ratio,
+        if not isinstance(response.metrics, ResponseMetrics):
+            return None
+        details = response.incomplete_details
+        return cls(
+            response_id=response.id,
+            model=response.model,
+            status=response.status,
+            background=bool(response.background),
+            conversation_id=response.conversation.id if response.conversation else None,
+            finish_reason=details.reason if details else response.status,
+            error=response.error.code if response.error else "",
+            usage=response.usage,
+            metrics=response.metrics,
         )
-        return _encode(response, metrics, ids) if ids.is_sampled else b""
 
 
-def _encode(response: Response, metrics: ResponseMetrics, ids: TraceIds) -> bytes:
+def encode_spans(run: TracedRun, sample_ratio: float) -> bytes:
+    """Return the spans, each as a field of `ScopeSpans`; nothing if the run is not sampled.
+
+    A response without a client's trace is sampled by the ratio.
+    """
+    metrics = run.metrics
+    ids = TraceIds.of(
+        run.response_id,
+        metrics.traceparent,
+        is_linked=metrics.links_trace,
+        sample_ratio=sample_ratio,
+    )
+    if not ids.is_sampled:
+        return b""
     root = ids.span(RESPONSE)
     ended_at = metrics.ended_at or metrics.received_at
-    spans = [_encode_response(response, metrics, ids, root)]
+    spans = [_encode_response(run, ids, root, ended_at)]
     for number, turn in enumerate(metrics.turns, 1):
         span = ids.span(turn_part(number))
-        spans.append(_encode_turn(turn, span, root, response.model, ended_at))
+        spans.append(_encode_turn(turn, span, root, run.model, ended_at))
         for position, call in enumerate(turn.tool_calls, 1):
             spans.append(_encode_call(call, ids.span(call_part(number, position)), span))
     return b"".join(encode_field(otlp.ScopeSpans.SPANS_FIELD_NUMBER, span) for span in spans)
 
 
-def _encode_response(
-    response: Response, metrics: ResponseMetrics, ids: TraceIds, span: SpanContext
-) -> bytes:
+def _encode_response(run: TracedRun, ids: TraceIds, span: SpanContext, ended_at: float) -> bytes:
+    metrics = run.metrics
     return _encode_span(
         span,
         parent=ids.parent,
         is_parent_remote=True,
         link=ids.link,
-        times=(metrics.received_at, metrics.ended_at or metrics.received_at),
-        attributes=_response_attributes(response, metrics),
+        times=(metrics.received_at, ended_at),
+        attributes=_response_attributes(run),
         events=(("admitted", metrics.admitted_at), ("started", metrics.started_at)),
         shared=_encode_shared(
             "invoke_agent antiphon",
             SERVER,
-            response.error.code if response.error else "",
+            run.error,
             (
                 (g.OPERATION, "invoke_agent"),
                 (g.PROVIDER, "antiphon"),
                 (g.AGENT_NAME, "antiphon"),
-                (g.REQUEST_MODEL, response.model),
-                (g.FINISH_REASONS, (_finish_reason(response),)),
-                (g.STATUS, response.status),
-                (g.BACKGROUND, bool(response.background)),
+                (g.REQUEST_MODEL, run.model),
+                (g.FINISH_REASONS, (run.finish_reason,)),
+                (g.STATUS, run.status),
+                (g.BACKGROUND, run.background),
                 (g.SERVER, metrics.server or None),
                 (g.EPOCH, metrics.epoch),
             ),
@@ -270,11 +295,11 @@ def _nanoseconds(time: float) -> int:
     return int(time * NANOSECONDS)
 
 
-def _response_attributes(response: Response, metrics: ResponseMetrics) -> Fields:
-    usage = response.usage
+def _response_attributes(run: TracedRun) -> Fields:
+    usage, metrics = run.usage, run.metrics
     return {
-        g.RESPONSE_ID: response.id,
-        g.CONVERSATION_ID: response.conversation.id if response.conversation else None,
+        g.RESPONSE_ID: run.response_id,
+        g.CONVERSATION_ID: run.conversation_id,
         g.INPUT_TOKENS: usage.input_tokens if usage else None,
         g.OUTPUT_TOKENS: usage.output_tokens if usage else None,
         g.CACHED_TOKENS: usage.input_tokens_details.cached_tokens if usage else None,
@@ -300,11 +325,6 @@ def _turn_attributes(turn: TurnMetrics) -> Fields:
         g.CACHED_TOKENS: turn.cached_tokens,
         g.REASONING_TOKENS: turn.reasoning_tokens,
     }
-
-
-def _finish_reason(response: Response) -> str:
-    details = response.incomplete_details
-    return details.reason if details else response.status
 
 
 def _seconds(start: float, end: float | None) -> float | None:

@@ -81,6 +81,20 @@ async def test_a_full_queue_drops_traces_and_says_so(
     assert "2 traces were dropped" in caplog.text
 
 
+async def test_a_queue_that_is_full_of_long_traces_drops_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(otlp, "MAX_QUEUED_BYTES", 8000)
+    with collecting() as collector:
+        traces = OtlpTraces(collector.url)
+        traces.report(ended("n" * 2000))
+        traces.report(ended("m" * 2000))
+        await traces.aclose()
+    assert len(collector.named("execute_tool n")) == 1
+    assert collector.named("execute_tool m") == []
+    assert "1 traces were dropped" in caplog.text
+
+
 def test_headers_of_the_variables_are_sent_those_for_traces_first(
     variables: pytest.MonkeyPatch,
 ) -> None:
