@@ -27,7 +27,9 @@ LIBRARIES = ("uvicorn", "httpx")
 
 BATCH_S = 0.05
 MAX_WAITING = 256
-"""Lines that wait to be written together."""
+MAX_CHARS = 4096
+"""Lines that wait to be written together, and how long the text of one may be. `--log-outputs` logs
+whole responses: they do not wait."""
 
 IDS = "ids"
 """The attribute of a record that waits: the ids of its request and its response."""
@@ -94,8 +96,8 @@ class JsonLogFormatter(logging.Formatter):
 class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for mypy
     """Writes the lines of `info` and below together, BATCH_S after the first of them.
 
-    A record that is more than that is written at once, with all that wait. So is what another
-    thread logs, and all that is logged before the event loop runs.
+    A record that is more than that, or long, is written at once, with all that wait. So is what
+    another thread logs, and all that is logged before the event loop runs.
     """
 
     def __init__(self) -> None:
@@ -115,10 +117,10 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic 
             self.handleError(record)
             return
         self._waiting.append(record)
-        if len(self._waiting) == 1:
-            loop.call_later(BATCH_S, self.flush)
-        elif len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING or len(record.msg) > MAX_CHARS:
             self._write_waiting()
+        elif len(self._waiting) == 1:
+            loop.call_later(BATCH_S, self.flush)
 
     def flush(self) -> None:
         with self.lock or nullcontext():

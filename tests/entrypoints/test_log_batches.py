@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.application.telemetry.log_context import log_as
-from antiphon.entrypoints.log_format import MAX_WAITING, BatchHandler, LogFormatter
+from antiphon.entrypoints.log_format import MAX_CHARS, MAX_WAITING, BatchHandler, LogFormatter
 
 
 class Stream(io.StringIO):
@@ -101,6 +101,12 @@ async def test_only_so_many_lines_wait(logger: logging.Logger, stream: Stream) -
     for _ in range(MAX_WAITING):
         logger.info("line")
     assert len(stream.messages) == MAX_WAITING
+
+
+async def test_a_long_line_does_not_wait(logger: logging.Logger, stream: Stream) -> None:
+    logger.info("first")
+    logger.info("x" * (MAX_CHARS + 1))
+    assert [len(message) for message in stream.messages] == [len("first"), MAX_CHARS + 1]
 
 
 def test_without_a_loop_a_line_is_written_at_once(logger: logging.Logger, stream: Stream) -> None:
