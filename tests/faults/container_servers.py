@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import httpx
 from tests.faults.conftest import STORES
-from tests.faults.replicas import Replica
+from tests.faults.replicas import Replica, free_port
 
 KEYS = {"anna": "ak-anna-0123456789abcdef0123456789", "ben": "ak-ben-0123456789abcdef01234567"}
 
@@ -52,12 +51,6 @@ def container_servers(
             for replica in started:
                 if replica.process is not None and replica.process.poll() is None:
                     replica.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def call(

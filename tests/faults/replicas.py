@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -115,6 +116,13 @@ def replicas(
             if replica.process is not None and replica.process.poll() is None:
                 replica.signal(signal.SIGCONT)
                 replica.kill()
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def wait_for(found: Callable[[], T | None], limit_s: float = 30.0) -> T:

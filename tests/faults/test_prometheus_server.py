@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.docs.test_dashboards import expressions
+from tests.faults.replicas import free_port
 from tests.http.conftest import create, script, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
@@ -36,12 +36,6 @@ CAUSED = frozenset(
     }
 )
 """The panels that show something of what the test does."""
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -7,12 +7,15 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tests.faults.conftest import STORES
 from tests.faults.container_servers import call, container_servers, new_container
 from tests.faults.replicas import Replica
+
+Json = dict[str, Any]
 
 pytestmark = [
     pytest.mark.faults,
@@ -31,6 +34,13 @@ def any_pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Re
 def pair(tmp_path: Path) -> Iterator[list[Replica]]:
     with container_servers(tmp_path) as started:
         yield started
+
+
+def uploaded_note(server: Replica) -> Json:
+    """Upload a short file, and return it."""
+    form: Json = {"files": {"file": ("note.txt", b"hello")}, "data": {"purpose": "user_data"}}
+    answer: Json = call(server, "POST", "files", **form).json()
+    return answer
 
 
 def test_every_operation_on_a_container_works_at_the_other_server(
@@ -52,13 +62,7 @@ def test_every_operation_on_a_container_works_at_the_other_server(
         read = call(server, "GET", f"{path}/files/{added['id']}/content")
         assert read.content == content
         assert "data.bin" in read.headers["content-disposition"]
-    uploaded = call(
-        first,
-        "POST",
-        "files",
-        files={"file": ("note.txt", b"hello")},
-        data={"purpose": "user_data"},
-    ).json()
+    uploaded = uploaded_note(first)
     by_id = call(second, "POST", f"{path}/files", json={"file_id": uploaded["id"]})
     assert by_id.json()["path"] == "/mnt/data/note.txt"
     wrong = call(second, "GET", f"{path}/files/cfile_none")
@@ -189,13 +193,7 @@ def test_a_container_starts_with_files_that_were_uploaded_at_the_other_server(
     pair: list[Replica],
 ) -> None:
     first, second = pair
-    uploaded = call(
-        first,
-        "POST",
-        "files",
-        files={"file": ("note.txt", b"hello")},
-        data={"purpose": "user_data"},
-    ).json()
+    uploaded = uploaded_note(first)
     made = call(second, "POST", "containers", json={"name": "x", "file_ids": [uploaded["id"]]})
     assert made.status_code == 200, made.text
     listed = call(first, "GET", f"containers/{made.json()['id']}/files").json()["data"]
