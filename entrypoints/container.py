@@ -297,7 +297,7 @@ class Container(containers.DeclarativeContainer):
     check_container = providers.Singleton(
         CheckContainer, files, providers.Singleton(container_limits, settings)
     )
-    relaying = providers.Singleton(relaying, settings, owner, store, sealer)
+    relaying = providers.Singleton(relaying, settings, owner, store, sealer, peers)
     hosted_tools = providers.Factory(
         hosted_tools,
         sandboxes,

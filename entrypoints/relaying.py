@@ -36,8 +36,8 @@ async def start_relay(
     """
     settings: Settings = container.settings()
     relaying: Relaying = container.relaying()
-    addresses, vouchers, client = relaying.addresses, relaying.vouchers, relaying.client
-    if addresses is None or vouchers is None or client is None:
+    vouchers, client = relaying.vouchers, relaying.client
+    if vouchers is None or client is None:
         return authenticate(app)
     from antiphon.entrypoints.http.relay import AcceptRelayed, Relay  # with its HTTP client
 
@@ -54,11 +54,24 @@ async def start_relay(
         dialect=dialect,
     )
     stack.push_async_callback(client.aclose)
+    if relaying.addresses is not None:
+        await _announce(relaying.addresses, stack)
+    return AcceptRelayed(
+        authenticate(relay),
+        relay,
+        vouchers,
+        client,
+        tag=relaying.tag,
+        limits=limits,
+        dialect=dialect,
+    )
+
+
+async def _announce(addresses: ServerAddresses, stack: AsyncExitStack) -> None:
     await addresses.announce()
     stack.push_async_callback(_withdraw, addresses)
     announcing = asyncio.create_task(addresses.announce_forever())
     stack.callback(announcing.cancel)
-    return AcceptRelayed(authenticate(relay), relay, vouchers, limits=limits, dialect=dialect)
 
 
 async def _withdraw(addresses: ServerAddresses) -> None:

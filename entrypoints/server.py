@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from litestar.types import ASGIApp
@@ -28,6 +28,7 @@ from antiphon.entrypoints.admin import serving_admin
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
+from antiphon.entrypoints.http.connections import Connections
 from antiphon.entrypoints.http.cors import Cors
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.metrics import meter_requests
@@ -37,7 +38,7 @@ from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.listener import ACCEPTED, Acceptor
+from antiphon.entrypoints.listener import Acceptor, Listeners
 from antiphon.entrypoints.log_format import set_up_logs
 from antiphon.entrypoints.memory import keep_little_free_memory
 from antiphon.entrypoints.process import Process
@@ -90,6 +91,7 @@ class _Server(uvicorn.Server):
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
         accept: Callable[..., Acceptor],
+        worker_protocol: Callable[..., asyncio.Protocol],
     ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
@@ -98,6 +100,7 @@ class _Server(uvicorn.Server):
         self._drain = drain
         self._drain_delay_s = drain_delay_s
         self._accept = accept
+        self._worker_protocol = worker_protocol
         self._draining: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -106,14 +109,17 @@ class _Server(uvicorn.Server):
         else:
             await super().startup([])
             acceptors = [
-                self._accept(listener, self._make_protocol, backlog=self.config.backlog)
+                self._accept(listener, self._protocol_at(listener), backlog=self.config.backlog)
                 for listener in sockets or []
             ]
             self.servers = acceptors  # type: ignore[assignment]  # it closes them like others
         self.ready.set()
 
-    def _make_protocol(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
+    def _protocol_at(self, listener: socket.socket) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of a connection. TLS stays at the server's port."""
+        at_port = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return partial(
+            self._worker_protocol if listener.family == socket.AF_UNIX else at_port,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
@@ -200,18 +206,16 @@ async def serving(
             runs=container.runs(),
             drain=partial(drain, container),
             drain_delay_s=settings.drain_delay_s,
-            accept=partial(
-                Acceptor,
-                max_waiting=connections.limits.max_arrivals,
-                # One at a time leaves the next one to another worker.
-                portion=1 if listeners.are_shared else ACCEPTED,
-                is_turn=lambda: process.is_turn(len(connections)),
-            ),
+            accept=partial(_accept, listeners, process, connections),
+            worker_protocol=BoundedProtocol.sharing(container.transport()),
         )
         await stack.enter_async_context(_in_background(connections.abort_stalled_forever()))
         tune_interpreter()
         ready = asyncio.ensure_future(server.ready.wait())
-        task = asyncio.create_task(server.serve(sockets=[listeners.api]))
+        sockets = [listeners.api]
+        if (own := container.relaying().sockets) is not None:
+            sockets.append(stack.enter_context(own.listening()))
+        task = asyncio.create_task(server.serve(sockets=sockets))
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         host, port = listeners.api.getsockname()[:2]
@@ -228,6 +232,28 @@ async def serving(
             if not task.done():
                 server.stop()
             await task
+
+
+def _accept(
+    listeners: Listeners,
+    process: Process,
+    connections: Connections,
+    listener: socket.socket,
+    make_protocol: Callable[[], asyncio.Protocol],
+    *,
+    backlog: int,
+) -> Acceptor:
+    accept = partial(
+        Acceptor,
+        listener,
+        make_protocol,
+        backlog=backlog,
+        max_waiting=connections.limits.max_arrivals,
+    )
+    if not listeners.are_shared or listener is not listeners.api:
+        return accept()
+    # One at a time leaves the next one to another worker.
+    return accept(portion=1, is_turn=lambda: process.is_turn(len(connections)))
 
 
 async def start_app(

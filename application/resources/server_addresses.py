@@ -89,10 +89,6 @@ class ServerAddresses:
             every_s=ANNOUNCE_EVERY_S,
         )
 
-    async def find(self, tag: str) -> str | None:
-        """Return the URL of another live server, or None. Raises: StoreError."""
-        return (await self.others()).get(tag)
-
     async def others(self) -> Mapping[str, str]:
         """Return the URLs of the other live servers by their tags. Raises: StoreError."""
         now = self._now()

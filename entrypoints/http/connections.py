@@ -159,6 +159,7 @@ class Connections:
         most = self._limits.max_per_address
         if (
             most is not None
+            and address  # a worker of this server has none
             and self._per_address.get(address, 0) >= most
             and not self._close_oldest(self._waiting.get(address))
         ):

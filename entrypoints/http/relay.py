@@ -3,14 +3,17 @@
 A container's id begins with the tag of its server. The server that gets a request checks the
 client's credential, buffers the body within the limits of all bodies, and passes the answer on as
 it arrives. What was relayed once is answered there, whatever the answer is: there are no loops.
+Workers share the port that other machines know, so one of them passes such a request on to the one
+that it is for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -66,17 +69,11 @@ REQUEST_HEADERS = frozenset(
 )
 """The headers that are passed on. No credential is among them."""
 
-HOP_HEADERS = frozenset(
-    {
-        b"connection",
-        b"date",
-        b"keep-alive",
-        b"server",
-        b"transfer-encoding",
-        STOPPING_HEADER.encode(),
-    }
-)
+HOP_HEADERS = frozenset({b"connection", b"date", b"keep-alive", b"server", b"transfer-encoding"})
 """The headers of an answer that are not passed on."""
+
+SERVER_HEADERS = frozenset({STOPPING_HEADER.encode()})
+"""The headers of an answer that are for servers, not for clients."""
 
 SILENCE_S = 60.0
 """Between two parts of an answer. No answer about a container or its files takes longer."""
@@ -129,7 +126,8 @@ class RelayedAnswer:
             raise
         del outgoing
         try:
-            await _pass_on(answer, send)
+            hidden = HOP_HEADERS if is_relayed(request) else HOP_HEADERS | SERVER_HEADERS
+            await _pass_on(answer, hidden, send)
         except httpx.HTTPError as exc:
             # The client must notice: without the last part, its connection is closed.
             logger.warning("a relayed answer of the server %s broke off: %r", self._tag, exc)
@@ -219,8 +217,8 @@ class Relay:
         return send_naming_server
 
 
-async def _pass_on(answer: httpx.Response, send: Send) -> None:
-    headers = [each for each in answer.headers.raw if each[0].lower() not in HOP_HEADERS]
+async def _pass_on(answer: httpx.Response, hidden: Container[bytes], send: Send) -> None:
+    headers = [each for each in answer.headers.raw if each[0].lower() not in hidden]
     start: Any = {
         "type": "http.response.start",
         "status": answer.status_code,
@@ -243,13 +241,17 @@ class AcceptRelayed:
         authenticated: ASGIApp,
         app: ASGIApp,
         vouchers: Vouchers,
+        servers: ServerClient,
         *,
+        tag: str,
         limits: BodyLimits,
         dialect: Dialect = OPENAI,
     ) -> None:
         self._authenticated = authenticated
         self._app = app
         self._vouchers = vouchers
+        self._servers = servers
+        self._tag = tag
         self._limits = limits
         self._dialect = dialect
 
@@ -265,7 +267,7 @@ class AcceptRelayed:
             scope["auth"] = voucher.caller
             scope["state"]["relayed"] = True
             async with self._checked(request, voucher) as replay:
-                await self._app(scope, replay, send)
+                await self._app_for(voucher)(scope, replay, send)
         except AntiphonError as exc:
             await send_error(request, send, exc, self._dialect)
 
@@ -273,6 +275,18 @@ class AcceptRelayed:
         if len(values) > 1 or not can_be_relayed(scope["method"], scope["path"]):
             raise RequestError(f"The header {HEADER!r} is for servers.", code="invalid_value")
         return self._vouchers.check(values[0].decode("latin-1"), scope)
+
+    def _app_for(self, voucher: Voucher) -> ASGIApp:
+        is_here = voucher.receiver == self._tag
+        return self._app if is_here else partial(self._pass_on, voucher.receiver)
+
+    async def _pass_on(self, tag: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Relay the request once more, to the worker with this tag."""
+        assert scope["type"] == ScopeType.HTTP
+        silence_s = SILENCE_S if tag_in(scope["path"]) else None  # a model may think
+        message: Any = await receive()
+        answer = RelayedAnswer(self._servers, tag, message["body"], silence_s=silence_s)
+        await answer(scope, receive, send)
 
     @asynccontextmanager
     async def _checked(self, request: HttpRequest, voucher: Voucher) -> AsyncIterator[Receive]:

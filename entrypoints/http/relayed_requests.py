@@ -13,7 +13,7 @@ import hmac
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from hashlib import sha256
 
 import msgspec
@@ -84,11 +84,21 @@ _decode = msgspec.json.Decoder(Voucher).decode
 
 
 class Vouchers:
-    """Signs and checks vouchers; `tag` is that of this server."""
+    """Signs and checks vouchers; `tag` is that of this server.
 
-    def __init__(self, sign: Callable[[bytes], bytes], tag: str) -> None:
+    `workers` returns the tags of this server's other workers: they share its port.
+    """
+
+    def __init__(
+        self,
+        sign: Callable[[bytes], bytes],
+        tag: str,
+        *,
+        workers: Callable[[], Container[str]] = tuple,
+    ) -> None:
         self._sign = sign
         self._tag = tag
+        self._workers = workers
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def encode(self, voucher: Voucher) -> str:
@@ -107,7 +117,7 @@ class Vouchers:
         if (
             voucher is None
             or (voucher.method, voucher.target) != (scope["method"], target_of(scope))
-            or voucher.receiver != self._tag
+            or not (voucher.receiver == self._tag or voucher.receiver in self._workers())
             or abs(now - voucher.signed_at) > VALID_S
             or not self._is_new(voucher, now)
         ):

@@ -10,7 +10,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -18,10 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import OtherServers
-from antiphon.application.resources.server_addresses import (
-    ServerAddresses,
-    server_tag_in,
-)
+from antiphon.application.resources.server_addresses import server_tag_in
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import ServerUnreachable
@@ -35,6 +32,7 @@ from antiphon.entrypoints.http.relayed_requests import (
     digest_of,
     is_container_id,
 )
+from antiphon.entrypoints.workers.sockets import socket_path
 
 logger = logging.getLogger("antiphon.servers")
 
@@ -48,6 +46,9 @@ KEPT_S = 2.0
 """How long an idle connection is kept: less than a server keeps it, which would end it in use."""
 
 PAGE = 100
+
+URL_OF_WORKER = "http://localhost"
+"""It is reached at its socket, but HTTP wants a name."""
 
 KEEPALIVE_OPTIONS = ("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)
 """A response may be silent for long, so its time has no limit. But within a minute, the operating
@@ -69,38 +70,36 @@ class ServerRequest(Struct, frozen=True, kw_only=True):
 
 
 class ServerClient(OtherServers):
-    """Sends requests to other servers; `vouchers` are those of this one."""
+    """Sends requests to other servers; `vouchers` are those of this one.
 
-    def __init__(self, addresses: ServerAddresses, vouchers: Vouchers) -> None:
-        self._addresses = addresses
+    `others` returns their URLs by their tags. Raises: StoreError.
+    """
+
+    def __init__(
+        self, others: Callable[[], Awaitable[Mapping[str, str]]], vouchers: Vouchers
+    ) -> None:
+        self._others = others
         self._vouchers = vouchers
-        # Proxies of the environment are for the world outside, and redirects for nobody.
-        self._client = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(
-                limits=httpx.Limits(keepalive_expiry=KEPT_S),
-                socket_options=_socket_options(),
-                trust_env=False,
-            ),
-            trust_env=False,
-        )
+        self._network = _client(socket_options=_socket_options())
+        self._workers: dict[str, httpx.AsyncClient] = {}
+        """By their URLs."""
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        for client in (self._network, *self._workers.values()):
+            await client.aclose()
 
     async def knows(self, tag: str) -> bool:
         """Whether the tag is that of another live server. Raises: StoreError."""
-        return await self._addresses.find(tag) is not None
+        return tag in await self._others()
 
     async def open(self, request: ServerRequest) -> httpx.Response:
         """Return the answer, whose body is still to be read.
 
         Raises: ServerUnreachable, also if the server has no address anymore; StoreError.
         """
-        url = await self._addresses.find(request.receiver)
-        if url is None:
-            raise _unreachable()
+        client, url = await self._find_client(request.receiver)
         digest = await run_in_thread(len(request.body), digest_of, request.body)
-        outgoing = self._client.build_request(
+        outgoing = client.build_request(
             request.method,
             httpx.URL(url).copy_with(raw_path=request.target.encode("latin-1")),
             content=_once(request.body) if request.body else None,
@@ -109,7 +108,7 @@ class ServerClient(OtherServers):
         )
         del request  # a large body need not be kept until the answer is complete
         try:
-            return await self._client.send(outgoing, stream=True)
+            return await client.send(outgoing, stream=True)
         except httpx.HTTPError:
             raise _unreachable() from None
 
@@ -122,7 +121,7 @@ class ServerClient(OtherServers):
         return None if found is None or STOPPING_HEADER in found.headers else tag
 
     async def containers(self, tenant: str) -> Sequence[Json]:
-        tags = await self._addresses.others()
+        tags = await self._others()
         lists = await asyncio.gather(*(self._containers_of(tag, tenant) for tag in tags))
         return [container for each in lists for container in each]
 
@@ -167,6 +166,24 @@ class ServerClient(OtherServers):
             raise _unreachable()
         return answer
 
+    async def _find_client(self, tag: str) -> tuple[httpx.AsyncClient, str]:
+        """Return what sends requests to the server with this tag, and the URL to use with it.
+
+        Raises: ServerUnreachable, StoreError.
+        """
+        urls = await self._others()
+        if (url := urls.get(tag)) is None:
+            raise _unreachable()
+        path = socket_path(url)
+        if path is None:
+            return self._network, url
+        client = self._workers.get(url)
+        if client is None:
+            client = self._workers[url] = _client(uds=path)
+            for gone in self._workers.keys() - urls.values():
+                await self._workers.pop(gone).aclose()
+        return client, URL_OF_WORKER
+
     def _headers_of(self, request: ServerRequest, digest: str) -> list[tuple[bytes, bytes]]:
         voucher = Voucher(
             method=request.method,
@@ -183,6 +200,13 @@ class ServerClient(OtherServers):
             (b"content-length", str(len(request.body)).encode()),
             (HEADER.encode(), self._vouchers.encode(voucher).encode()),
         ]
+
+
+def _client(**options: Any) -> httpx.AsyncClient:
+    # Proxies of the environment are for the world outside, and redirects for nobody.
+    limits = httpx.Limits(keepalive_expiry=KEPT_S)
+    transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, **options)
+    return httpx.AsyncClient(transport=transport, trust_env=False)
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.settings.options import is_own_class
 
 if TYPE_CHECKING:
     from antiphon.entrypoints.settings.schema import Settings
@@ -21,18 +20,6 @@ OF_ONE_PROCESS: Sequence[tuple[Callable[[Settings], bool], str]] = (
         lambda settings: settings.store == "memory",
         "the memory store belongs to one process: set store to sqlite, postgresql://… or "
         "redis://…, or workers to 1.",
-    ),
-    (
-        lambda settings: (
-            (settings.code_interpreter or settings.shell) and not is_own_class(settings.sandboxes)
-        ),
-        "the containers of code_interpreter and shell belong to one process: set workers to 1, or "
-        "sandboxes to a class of your own whose containers all processes reach.",
-    ),
-    (
-        lambda settings: settings.advertise_url is not None,
-        "the address of advertise_url belongs to one process, which has containers; all workers "
-        "share one port: leave it out, or set workers to 1.",
     ),
 )
 """What settings must not choose with several workers, and what to do."""

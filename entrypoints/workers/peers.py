@@ -24,6 +24,7 @@ class Peers:
     """The workers of this server, of which this process is `number`, from 1 to `count`."""
 
     def __init__(self, folder: Path, *, number: int, count: int) -> None:
+        self.folder = folder
         self.number = number
         self._sockets = {each: folder / f"{each}.sock" for each in range(1, count + 1)}
         self._answers: dict[str, Answer] = {}

@@ -26,6 +26,7 @@ from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.child import Child, Pauses
 from antiphon.entrypoints.workers.engines import KeptServer, share_engines
 from antiphon.entrypoints.workers.place import END_S, Place, Report, stopping_s, work
+from antiphon.entrypoints.workers.sockets import remove_socket
 from antiphon.entrypoints.workers.turns import Turns
 
 logger = logging.getLogger("antiphon.workers")
@@ -214,6 +215,7 @@ class Supervisor:
                 self._note_ready(slot, report)
             code = await child.ended()
             self._turns.leave(slot.number)
+            remove_socket(self._folder, slot.number)
             if self._stopping.is_set():
                 break
             if not slot.was_ready.is_set():  # neither will the others, or not as they should

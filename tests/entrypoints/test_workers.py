@@ -28,9 +28,6 @@ from antiphon.testing.server import serve_scripted
     ("settings", "advice"),
     [
         ({"store": "memory"}, "the memory store belongs to one process: set store to sqlite"),
-        ({"code_interpreter": True}, "containers of code_interpreter and shell belong to one"),
-        ({"shell": True}, "containers of code_interpreter and shell belong to one process"),
-        ({"advertise_url": "http://10.0.0.7:8000"}, "leave it out, or set workers to 1"),
     ],
 )
 def test_what_one_process_keeps_for_itself_is_refused(
@@ -41,11 +38,6 @@ def test_what_one_process_keeps_for_itself_is_refused(
     assert str(refused.value).startswith("workers is 2, but the ")
     assert advice in str(refused.value)
     assert load(None, {}, {"workers": 1, **settings}).workers == 1
-
-
-def test_sandboxes_of_the_operators_own_may_be_shared() -> None:
-    given = {"workers": 2, "shell": True, "sandboxes": "my_package.sandboxes:Mine"}
-    assert load(None, {}, given).workers == 2
 
 
 def test_a_server_in_a_thread_has_no_workers(tmp_path: Path) -> None:

@@ -10,14 +10,18 @@ from typing import Any
 
 import httpx
 from tests.faults.conftest import STORES
-from tests.faults.replicas import Replica, free_port
+from tests.faults.replicas import START_S, Replica, free_port
 
 KEYS = {"anna": "ak-anna-0123456789abcdef0123456789", "ben": "ak-ben-0123456789abcdef01234567"}
 
 
 @contextmanager
 def container_servers(
-    folder: Path, *options: str, store: str = "postgres", limits: str = ""
+    folder: Path,
+    *options: str,
+    store: str = "postgres",
+    limits: str = "",
+    start_s: float = START_S,
 ) -> Iterator[list[Replica]]:
     """Serve from two processes until the block is left; `limits` are those of every key."""
     keys = "".join(
@@ -45,7 +49,7 @@ def container_servers(
                         *options,
                     )
                 )
-                started[-1].start()
+                started[-1].start(start_s)
             yield started
         finally:
             for replica in started:

@@ -15,7 +15,6 @@ from tests import fake_mcp_server
 from tests.faults.replicas import Replica
 from tests.faults.workers import serving_with_workers
 from tests.golden.test_golden_flows import (
-    FLOWS,
     FLOWS_AT,
     PLAYED,
     Playing,
@@ -28,19 +27,15 @@ from tests.golden.test_golden_flows import (
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
 WORKERS = 4
-OF_ONE_PROCESS = ("code_interpreter", "shell")
-"""Tools whose containers several workers cannot share."""
-PLAYED_HERE = [(name, model) for name, model in PLAYED if FLOWS[name].needs is None]
 
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Playing]]:
     @contextmanager
     def with_workers(folder: Path, **own: Any) -> Iterator[Replica]:
-        settings = {name: value for name, value in own.items() if name not in OF_ONE_PROCESS}
         config = folder / "antiphon.toml"
         # Paths become strings; all else is written alike in TOML and in JSON.
-        lines = (f"{name} = {json.dumps(value, default=str)}" for name, value in settings.items())
+        lines = (f"{name} = {json.dumps(value, default=str)}" for name, value in own.items())
         config.write_text("\n".join(lines))
         with serving_with_workers(folder, "--config", str(config), count=WORKERS) as server:
             yield server
@@ -62,7 +57,7 @@ def connecting_anew(client: httpx.Client) -> httpx.Client:
     return httpx.Client(base_url=client.base_url, timeout=15, limits=limits)
 
 
-@pytest.mark.parametrize(("name", "model"), PLAYED_HERE)
+@pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_a_flow_is_told_as_recorded(play: Mapping[str, Playing], name: str, model: str) -> None:
     _, streams = played(play, name, model, streamed)
     for number, events in enumerate(streams, 1):

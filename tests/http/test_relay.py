@@ -148,13 +148,13 @@ async def test_servers_find_each_other_until_one_stops_or_dies() -> None:
     )
     for server in (one, other, third):
         await server.announce()
-    assert [await one.find(tag) for tag in "234"] == ["http://2", "http://3", None]
+    assert await one.others() == {"2": "http://2", "3": "http://3"}
     await third.withdraw()
     now += 2
-    assert await one.find("3") is None
+    assert await one.others() == {"2": "http://2"}
     now += ALIVE_S - 3
     await one.announce()
-    assert await one.find("2") == "http://2"
+    assert await one.others() == {"2": "http://2"}
     now += 2
-    assert await one.find("2") is None, "it was silent for too long"
-    assert await other.find("1") == "http://1"
+    assert await one.others() == {}, "it was silent for too long"
+    assert await other.others() == {"1": "http://1"}
