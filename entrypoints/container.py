@@ -368,6 +368,7 @@ class Container(containers.DeclarativeContainer):
             prepare_turn,
             plan_turns,
             jobs,
+            can_resume=store.provided.outlives_server,
             owner=owner,
             new_id=providers.Object(new_id),
             now=now,

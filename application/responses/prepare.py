@@ -65,7 +65,10 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
 
 
 class PrepareResponse:
-    """Turns a checked request into a response that can be started."""
+    """Turns a checked request into a response that can be started.
+
+    `can_resume`: another server may go on with the run, so what it reads is recorded.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class PrepareResponse:
         plan_turns: PlanTurns,
         jobs: Jobs,
         *,
+        can_resume: bool,
         owner: str,
         new_id: NewId,
         now: Clock,
@@ -80,6 +84,7 @@ class PrepareResponse:
         self._prepare_turn = prepare_turn
         self._plan_turns = plan_turns
         self._jobs = jobs
+        self._can_resume = can_resume
         self._owner = owner
         self._new_id = new_id
         self._now = now
@@ -127,7 +132,7 @@ class PrepareResponse:
             key_id=caller.key_id,
         )
         is_durable = idempotency_key is not None or response.background
-        if is_durable and body:
+        if is_durable and body and self._can_resume:
             recorder.progress = RunProgress()
         # The very turn that starts: a model need not render a prompt again that it has counted.
         await reservation.reserve_tokens(partial(turn.model.count, turns.first))

@@ -320,7 +320,13 @@ class House:
             ),
             ClaimConversation(self.store, owner=owner),
             PrepareResponse(
-                prepare_turn, plan_turns, jobs, owner=owner, new_id=new_id, now=lambda: 100.0
+                prepare_turn,
+                plan_turns,
+                jobs,
+                can_resume=self.store.outlives_server,
+                owner=owner,
+                new_id=new_id,
+                now=lambda: 100.0,
             ),
             StartResponse(
                 self.store,
