@@ -65,7 +65,7 @@ class Sequencer:
 
         An open item can only be closed; without one, the run can go on. Numbers continue where
         the log ends. `response` is the response as it was created. The log does not hold the token
-        counts of earlier turns, so the usage of a run that ends without another turn is null.
+        counts of earlier turns: `add_usage` adds them to a run that ends without another turn.
         Raises: EventOutOfOrder if `events` are not the beginning of a run.
         """
         sequencer = cls(response, new_id=new_id, now=now, seal=seal)

@@ -137,7 +137,7 @@ class TokenModel(Model):
         turn, prompt = await self._render_to_fit(turn)
         if admit is not None:
             await admit(len(prompt.token_ids))
-        written = self._begin(turn)
+        written = self._begin(turn, len(prompt.token_ids))
         parser = self._format.make_parser(turn, prompt)
         steps = await self._start_steps(turn, prompt, written, request_id)
         return TokenTurn(
@@ -150,12 +150,13 @@ class TokenModel(Model):
             deadlines=self._deadlines,
         )
 
-    def _begin(self, turn: Turn) -> Sequence[Step]:
+    def _begin(self, turn: Turn, input_tokens: int) -> Sequence[Step]:
         """Return the steps of the turn that another server has written. Raises: CannotResume."""
         if turn.progress is None:
             return ()
         return turn.progress.begin(
             f"{self.format_name} {self.names[0]}",
+            input_tokens,
             resumes=self._engine.resumes,
             trims=self._format.reads_text,
         )

@@ -24,13 +24,16 @@ from antiphon.domain.usage import TurnUsage
 class TurnProgress(Protocol):
     """What a model has written of a turn so far, for a server that goes on with the turn."""
 
-    def begin(self, model: str, *, resumes: bool = True, trims: bool = False) -> Sequence[Step]:
+    def begin(
+        self, model: str, input_tokens: int, *, resumes: bool = True, trims: bool = False
+    ) -> Sequence[Step]:
         """Record that `model` writes the turn, and return the steps that it has written already.
 
-        They come from a server that is gone. If the last of them has `finish`, the turn is whole.
-        `resumes`: the model can go on after them; if not, it begins again, unless readers have seen
-        some of the turn. `trims`: steps without text at the end are left out, as the start of a
-        character. Raises: CannotResume if another model has written what readers have seen.
+        `input_tokens` is the length of the prompt. The steps come from a server that is gone. If
+        the last of them has `finish`, the turn is whole. `resumes`: the model can go on after them;
+        if not, it begins again, unless readers have seen some of the turn. `trims`: steps without
+        text at the end are left out, as the start of a character. Raises: CannotResume if another
+        model has written what readers have seen.
         """
 
     def add(self, step: Step) -> None:

@@ -48,11 +48,15 @@ class Value(Record, frozen=True, array_like=True, tag="value"):
 
 
 class TurnBegun(Record, frozen=True, array_like=True, tag="turn"):
-    """A model begins the turn with this number; `steps` of those before are kept."""
+    """A model begins the turn with this number; `steps` of those before are kept.
+
+    `input_tokens` is the length of the prompt.
+    """
 
     turn: int
     model: str
     steps: int = 0
+    input_tokens: int = 0
 
 
 class TurnSteps(Record, frozen=True, array_like=True, tag="steps"):

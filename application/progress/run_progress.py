@@ -198,7 +198,9 @@ class RecordedTurn(TurnProgress):
         self._repeated = 0
         self._steps: list[Step] = []
 
-    def begin(self, model: str, *, resumes: bool = True, trims: bool = False) -> Sequence[Step]:
+    def begin(
+        self, model: str, input_tokens: int, *, resumes: bool = True, trims: bool = False
+    ) -> Sequence[Step]:
         self.flush()
         stored, self._stored = self._stored, None
         steps = stored.steps if stored is not None else []
@@ -214,7 +216,7 @@ class RecordedTurn(TurnProgress):
         elif trims:
             steps = _without_silent_end(steps)
         if stored is None or not can_go_on or len(steps) < len(stored.steps):
-            self._run.add(TurnBegun(self._number, model, len(steps)))
+            self._run.add(TurnBegun(self._number, model, len(steps), input_tokens))
         self._repeated = len(steps)
         return steps
 

@@ -141,4 +141,4 @@ class StartBackgroundRuns:
         if restored.failure is None:
             await self._store.give_back(run.lease)
         else:
-            await self._run_response.finish(run, run.sequencer.fail(restored.failure))
+            await self._run_response.finish(run, restored.fail(restored.failure))

@@ -56,5 +56,4 @@ class StopRun:
             restored = await self._restore(leased_run, server=self._owner)
             if restored is None:
                 return True
-            run = restored.run
-            return await self._run_response.finish(run, run.sequencer.cancel())
+            return await self._run_response.finish(restored.run, restored.cancel())

@@ -96,6 +96,9 @@ def test_a_run_is_stopped_from_any_server_at_once(servers: Any, asked: str) -> N
     if asked == "cancel":
         assert answer.json()["status"] == "cancelled"
         assert last["response"] == answer.json()
+        usage = answer.json()["usage"]
+        assert usage["input_tokens"] > 0
+        assert usage["output_tokens"] > 0, "what was written counts, wherever the run ends"
         assert httpx.post(f"{first.api}/responses/{response_id}/cancel").json() == answer.json()
     else:
         assert last["type"] in ("response.incomplete", "error")

@@ -176,7 +176,7 @@ class ChatCompletionsModel(Model):
         if admit is not None:
             await admit(counted.tokens)
         turn = counted.turn
-        written = self._begin(turn)
+        written = self._begin(turn, counted.tokens)
         opening = None if written else await self._start_opening(counted)
         meter = UsageMeter(counted.tokens, turn.known_tokens)
         return ChatTurn(
@@ -190,7 +190,7 @@ class ChatCompletionsModel(Model):
             written=written,
         )
 
-    def _begin(self, turn: Turn) -> Sequence[Step]:
+    def _begin(self, turn: Turn, input_tokens: int) -> Sequence[Step]:
         """Return the events of a turn that another server has read whole; else it begins again.
 
         Few of these servers can go on after the start of an answer, and none says that it can.
@@ -198,7 +198,8 @@ class ChatCompletionsModel(Model):
         """
         if turn.progress is None:
             return ()
-        return turn.progress.begin(f"chat completions {self._names[0]}", resumes=False)
+        model = f"chat completions {self._names[0]}"
+        return turn.progress.begin(model, input_tokens, resumes=False)
 
     async def _start_opening(self, counted: CountedTurn) -> asyncio.Task[EventStream]:
         """Return the task that opens the stream; wait a little for a refusal, and raise it."""

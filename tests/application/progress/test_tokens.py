@@ -1,0 +1,64 @@
+"""What a run has used by its records: whole turns, and turns that had begun."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.application.ports import Step
+from antiphon.application.progress.records import (
+    AnyRecord,
+    TurnBegun,
+    TurnEnded,
+    TurnSteps,
+    to_rows,
+)
+from antiphon.application.progress.tokens import tokens_used
+from antiphon.domain.metrics import TurnMetrics
+from antiphon.domain.usage import TurnUsage
+
+TWO = TurnSteps(0, to_rows([Step(token_ids=(1,), cached_tokens=4), Step(token_ids=(2, 3))]))
+ENDED = TurnEnded(
+    TurnMetrics(
+        started_at=0,
+        input_tokens=9,
+        cached_tokens=4,
+        output_tokens=5,
+        reasoning_tokens=2,
+        tool_output_tokens=1,
+    )
+)
+WHOLE = TurnUsage(input=9, cached=4, output=5, reasoning=2, tool_output=1)
+
+
+@pytest.mark.parametrize(
+    ("records", "used"),
+    [
+        ([], []),
+        ([TurnBegun(0, "a", 0, 9)], [TurnUsage(input=9)]),
+        ([TurnBegun(0, "a", 0, 9), TWO, TWO], [TurnUsage(input=9, cached=4, output=6)]),
+        ([TurnBegun(0, "a", 0, 9), TWO, ENDED], [WHOLE]),
+        (
+            [TurnBegun(0, "a", 0, 9), TWO, ENDED, TurnBegun(1, "a", 0, 20)],
+            [WHOLE, TurnUsage(input=20)],
+        ),
+        # Another server has begun the turn again, and kept one step of it, or none.
+        (
+            [TurnBegun(0, "a", 0, 9), TWO, TurnBegun(0, "a", 1, 9)],
+            [TurnUsage(input=9, cached=4, output=1)],
+        ),
+        ([TurnBegun(0, "a", 0, 9), TWO, TurnBegun(0, "b", 0, 8)], [TurnUsage(input=8)]),
+        # Two models at once, of which one is another's tool.
+        (
+            [TurnBegun(0, "a", 0, 9), TWO, TurnBegun(1, "b", 0, 3)],
+            [TurnUsage(input=9, cached=4, output=3), TurnUsage(input=3)],
+        ),
+        # A server that sends pieces of text without tokens.
+        (
+            [TurnBegun(0, "c", 0, 9), TurnSteps(0, to_rows([Step(text="one"), Step(text="two")]))],
+            [TurnUsage(input=9, output=2)],
+        ),
+    ],
+    ids=lambda value: str(len(value)),
+)
+def test_recorded_turns_have_used_tokens(records: list[AnyRecord], used: list[TurnUsage]) -> None:
+    assert [*tokens_used(records)] == used
