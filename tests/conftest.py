@@ -13,6 +13,7 @@ import pytest
 from dependency_injector import providers
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from tests.with_workers import WORKERS, running_workers
 
 from antiphon.application.ports import ResponseStore
 from antiphon.entrypoints.container import Container
@@ -65,6 +66,14 @@ def pytest_collection_finish() -> None:
         del os.environ[name]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if WORKERS == 1:
+        return
+    for item in items:
+        if item.get_closest_marker("one_process") is not None:
+            item.add_marker(pytest.mark.skip(reason="each worker has its own"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files anew; read the diff"
@@ -85,19 +94,24 @@ def _nobody_is_trusted() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(
+    serve_from: Callable[..., AbstractContextManager[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     """One server for all tests that change no setting of it, on a SQLite file."""
-    folder = tmp_path_factory.mktemp("server")
-    with running(settings_for(folder, store="sqlite")) as served:
+    with serve_from(tmp_path_factory.mktemp("server"), store="sqlite") as served:
         yield served
 
 
 @pytest.fixture(scope="session")
-def serve_from() -> Callable[..., AbstractContextManager[Running]]:
+def serve_from() -> Callable[..., AbstractContextManager[Any]]:
     """As `serve`, for a server of a whole module, which brings its folder."""
-    return lambda folder, instead=None, **given: running(
-        settings_for(folder, **given), store=instead
-    )
+
+    def start(folder: Path, *, instead: ResponseStore | None = None, **given: Any) -> Any:
+        if WORKERS > 1 and instead is None and given.get("store") != "memory":
+            return running_workers(folder, **given)
+        return running(settings_for(folder, **given), store=instead)
+
+    return start
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 from tests.conftest import Running, running, settings_for
 from tests.upstreams.chat_models import model_name, model_table
 from tests.upstreams.chat_server import ScriptedChatServer, scripted_chat_server
+from tests.with_workers import CONNECTIONS, WORKERS, running_workers
 
 HERE = Path(__file__).parent
 INSTALLED = HERE / "node_modules"
@@ -55,15 +56,18 @@ def all_models(upstream: ScriptedChatServer, **options: Any) -> str:
 
 
 @pytest.fixture(scope="session")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, upstream: ScriptedChatServer
-) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory, upstream: ScriptedChatServer) -> Iterator[Any]:
     """One server with all models for all tests that change no setting of it, on a SQLite file."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "antiphon.toml"
     config.write_text(all_models(upstream))
-    with running(settings_for(folder, config=config, store="sqlite")) as served:
-        yield served
+    served = (
+        running(settings_for(folder, config=config, store="sqlite"))
+        if WORKERS == 1
+        else running_workers(folder, config=config)
+    )
+    with served as server:
+        yield server
 
 
 @pytest.fixture
@@ -93,7 +97,10 @@ def serve(
 
 @pytest.fixture
 def client(server: Any) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.api, api_key="none", max_retries=0, timeout=15) as sdk:
+    http = DefaultHttpxClient(limits=CONNECTIONS)
+    with OpenAI(
+        base_url=server.api, api_key="none", max_retries=0, timeout=15, http_client=http
+    ) as sdk:
         yield sdk
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import httpx
 from tests.faults.replicas import Replica, replicas, wait_for
@@ -27,6 +30,26 @@ def serving_with_workers(folder: Path, *options: str, count: int = WORKERS) -> I
             if server.process is not None and server.process.poll() is None:
                 server.stop(limit_s=60)
             wait_for(lambda: not any(map(is_process_alive, pids_of(server).values())) or None)
+
+
+@contextmanager
+def serving_with_settings(
+    folder: Path, *, count: int, config: Path | None = None, **settings: Any
+) -> Iterator[Replica]:
+    """As `serving_with_workers`, with settings as in a file, and those of the file `config`."""
+    whole = folder / "workers.toml"
+    # Paths become strings; all else is written alike in TOML and in JSON.
+    lines = (f"{name} = {json.dumps(value, default=str)}" for name, value in settings.items())
+    given = "" if config is None else dedent(config.read_text())
+    whole.write_text("\n".join([*lines, given]))
+    with serving_with_workers(folder, "--config", str(whole), count=count) as server:
+        yield server
+
+
+def connecting_anew(client: httpx.Client) -> httpx.Client:
+    """Return a client with a new connection for each request: it may be to any worker."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(base_url=client.base_url, timeout=client.timeout, limits=limits)
 
 
 def pids_of(server: Replica) -> Mapping[str, int]:

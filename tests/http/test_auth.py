@@ -369,6 +369,7 @@ def test_a_websocket_with_a_key_is_answered(guarded: Any, key: str) -> None:
 # --- revoking -------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_process
 def test_a_new_key_is_accepted_and_a_revoked_key_is_refused(guarded: Any, keys_file: Path) -> None:
     before = keys_file.read_text()
     made = new_key(keys_file)

@@ -254,6 +254,7 @@ def test_one_container_too_many_closes_the_one_that_was_idle_longest(
         client.containers.delete(each)
 
 
+@pytest.mark.one_process
 def test_a_container_is_its_tenants_alone(
     serve_from: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -258,6 +258,7 @@ def test_usage_is_told_per_turn_with_the_messages(http: httpx.Client, model: str
     assert usage["output_tokens_details"]["output_tokens_per_turn"] == [usage["output_tokens"]]
 
 
+@pytest.mark.one_process
 def test_a_shared_prefix_is_reported_as_cached_for_the_same_salt(
     http: httpx.Client, model: str
 ) -> None:

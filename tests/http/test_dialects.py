@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
 from .conftest import create
 
@@ -19,6 +20,7 @@ def types(stream: str) -> list[str]:
     return [each if each == "[DONE]" else json.loads(each)["type"] for each in data]
 
 
+@pytest.mark.one_process
 def test_one_run_is_read_in_either_dialect(http: httpx.Client, model: str, script: Any) -> None:
     body = {"model": model, "input": script(*THOUGHT), "stream": True}
     ours = http.post("/responses", json=body).text
@@ -77,6 +79,7 @@ def test_every_item_has_a_status_in_open_responses(http: httpx.Client, model: st
     assert all(item["status"] for item in theirs["output"])
 
 
+@pytest.mark.one_process
 def test_obfuscated_deltas_have_the_same_length(
     http: httpx.Client, model: str, script: Any, frames: Any
 ) -> None:

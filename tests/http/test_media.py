@@ -138,6 +138,7 @@ def test_images_of_tools_are_seen_too(http: httpx.Client, model: str) -> None:
             assert shown == plain + IMAGE_TOKENS
 
 
+@pytest.mark.one_process
 def test_the_same_image_is_cached_and_another_is_not(http: httpx.Client, model: str) -> None:
     def cached(shade: int) -> int:
         body = {"model": model, "input": [user(image(image_url=data_url(png(9, 9, shade))), "?")]}

@@ -179,6 +179,7 @@ def test_what_runs_now_is_seen_by_what_it_does(client: httpx.Client, metrics: Me
     assert metrics.has(0, "antiphon_oldest_response_age_seconds")
 
 
+@pytest.mark.one_process
 def test_background_responses_that_wait_are_seen(serve_from: Any, tmp_path: Path) -> None:
     with (
         serve_from(tmp_path, metrics=True, store="sqlite", background_runs=1) as server,
