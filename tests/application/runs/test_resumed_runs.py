@@ -26,6 +26,7 @@ from antiphon.domain.json import Json
 from antiphon.domain.response import TERMINAL, Response
 
 TENANT = "t"
+MOST_ROUNDS = 4
 FOREVER = 10**9
 TOKENS_PER_S = 600.0
 """Slow enough that an answer is written to the store in many portions."""
@@ -237,7 +238,11 @@ async def test_a_call_that_may_have_run_is_not_repeated_and_the_model_is_told(
 ) -> None:
     whole = await street.run(**SUMS)
     lost = 0
-    for writes in range(await street.count_writes(**SUMS)):
+    deaths = [*range(await street.count_writes(**SUMS))]
+    # On a busy machine, a call may be written with its result each time.
+    for writes in deaths * MOST_ROUNDS:
+        if lost and writes == 0:
+            break
         street.tools.called.clear()
         response = await street.run(writes, **SUMS)
         assert response.status == "completed", response.error
