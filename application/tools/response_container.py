@@ -7,7 +7,7 @@ files there, as long as the container lives and the request reaches the server t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote
 
@@ -140,21 +140,18 @@ class FindResponseContainer:
         Raises: RequestError for a container that does not exist, or options that it cannot have;
         ContainerElsewhere.
         """
-        sandboxes_by_id: dict[str, Sandbox] = {}
+        named: dict[str, str] = {}
         request, path = ContainerRequest(), ""
         for tool in tools:
             options, path = _options_of(tool)
             if isinstance(options, str):
-                sandboxes_by_id[options] = await self._locate(tenant, options, path=path)
-                if len(sandboxes_by_id) > 1:
-                    raise RequestError(
-                        "The tools of a response share one container.",
-                        param=path,
-                        code="invalid_value",
-                    )
+                named[options] = path
+                _check_is_one(named)
             else:
                 request = _merge(request, await self._check(options, path, tenant=tenant))
-        sandbox, note = next(iter(sandboxes_by_id.values()), None), ""
+        sandbox, note = None, ""
+        for container_id, its_path in named.items():  # after it is certain that there is only one
+            sandbox = await self._locate(tenant, container_id, path=its_path)
         latest = _latest_container_id(conversation)
         if sandbox is None and not request.files and latest is not None:
             sandbox = await self._locate.latest(tenant, latest, path=path)
@@ -166,6 +163,15 @@ class FindResponseContainer:
             request,
             note=note,
             is_only_here=sandbox is not None and self._locate.has_others,
+        )
+
+
+def _check_is_one(named: Mapping[str, str]) -> None:
+    """Raises: RequestError if the tools name several containers, by their paths."""
+    if len(named) > 1:
+        *_, path = named.values()
+        raise RequestError(
+            "The tools of a response share one container.", param=path, code="invalid_value"
         )
 
 

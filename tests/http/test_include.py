@@ -73,6 +73,7 @@ def test_a_list_shows_a_field_only_to_those_who_include_it(
     assert listed["data"][-1] == whole
 
 
+@pytest.mark.one_process
 def test_reasoning_that_was_kept_is_sealed_for_whoever_asks_later(
     http: httpx.Client, model: str, script: Any, frames: Any
 ) -> None:

@@ -20,6 +20,8 @@ from .test_auth import bearer, new_key
 from .test_webhooks import listening, settings
 from .test_websocket import joined
 
+pytestmark = pytest.mark.one_process  # whose log records the tests see
+
 Json = dict[str, Any]
 KEY_NAME = "test"
 

@@ -85,6 +85,7 @@ def test_filters_find_what_they_name(own: httpx.Client) -> None:
     assert len(found(own, created_after=1)) == 6
 
 
+@pytest.mark.one_process
 def test_a_running_response_is_listed_as_such(own: httpx.Client) -> None:
     slow = script({"say": "word " * 500, "tick": 0.05})
     for background in (True, False):

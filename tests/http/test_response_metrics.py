@@ -101,6 +101,7 @@ def test_a_failed_response_keeps_its_record(http: httpx.Client, model: str) -> N
     assert "reason" not in metrics["turns"][0]
 
 
+@pytest.mark.one_process
 def test_a_running_response_says_what_it_is_doing(http: httpx.Client, model: str) -> None:
     said = script([{"think": "hm"}, {"say": "word " * 200, "tick": 0.05}])
     body: Json = {"model": model, "input": said, "background": True}

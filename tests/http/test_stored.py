@@ -23,6 +23,7 @@ def test_a_response_is_retrieved_as_it_was_created(http: httpx.Client) -> None:
     assert http.get(f"/responses/{response['id']}").json() == response
 
 
+@pytest.mark.one_process
 def test_a_stream_can_be_read_again_from_any_number(http: httpx.Client, frames: Any) -> None:
     body = {"model": "scripted-chat", "input": "hi", "stream": True}
     events = frames(http.post("/responses", json=body).text)

@@ -23,6 +23,7 @@ UPGRADE = {"connection": "Upgrade", "upgrade": "websocket"}
 
 
 @pytest.mark.parametrize("path", ["/models", "/responses/resp_1", "/nowhere", "/responsesx"])
+@pytest.mark.one_process
 def test_an_upgrade_elsewhere_is_answered_as_http(http: httpx.Client, path: str) -> None:
     plain = http.get(path)
     answer = http.get(path, headers=UPGRADE)
