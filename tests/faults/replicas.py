@@ -20,7 +20,8 @@ T = TypeVar("T")
 MODEL = "scripted-chat"
 LEASE_S = 2.0
 """Short, so that tests need not wait long for the death of a server to be noticed."""
-START_S = 30.0
+START_S = 90.0
+"""On a machine however busy."""
 
 
 class Replica:
