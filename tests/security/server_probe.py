@@ -5,6 +5,8 @@ with probe_server(tmp_path) as server:
         ...                          # send what might freeze it, or fill its memory
     assert attack.freeze_s < MAX_FREEZE_S
     assert attack.growth_bytes < MAX_GROWTH_BYTES
+
+`pytest -s` prints what was seen.
 """
 
 from __future__ import annotations
@@ -52,6 +54,13 @@ class Observation(msgspec.Struct):
         """The longest wait to accept: more on a machine that is busy with other work."""
         return max(MAX_FREEZE_S, BUSY_FACTOR * self.idle_s)
 
+    def __str__(self) -> str:
+        grown, peak = (size / 2**20 for size in (self.growth_bytes, self.peak_growth_bytes))
+        return (
+            f"freeze {self.freeze_s * 1000:.0f} ms (idle {self.idle_s * 1000:.0f} ms), "
+            f"memory {grown:+.1f} MB, at the peak {peak:+.1f} MB"
+        )
+
 
 class ProbedServer:
     """A server with the scripted models, and a process that asks for `/livez` all the time."""
@@ -84,6 +93,7 @@ class ProbedServer:
         seen.growth_bytes = self._memory("VmRSS") - before
         peak = self._memory("VmHWM")
         seen.peak_growth_bytes = peak - before if peak > peak_before else 0
+        print(f"\n{seen}")
 
     def _read_wait(self) -> float:
         """Return the longest wait since the last call, in seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import time
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from tests.security.raw_clients import (
     read_until_closed,
     websocket,
 )
+from tests.security.server_probe import MAX_GROWTH_BYTES, probe_server
 
 from antiphon.entrypoints.http.connections import address_of
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
@@ -36,6 +38,7 @@ from antiphon.entrypoints.wiring.transport import (
 
 LONG = '@@script [[{"say": "%s", "repeat": 20}]]' % ("word " * 1000)
 OTHER = "127.0.0.2"
+HALF_HEADS = int(os.environ.get("ANTIPHON_TEST_HALF_HEADS", "1100"))
 
 
 def is_alive(server: Any) -> bool:
@@ -217,3 +220,15 @@ def test_ipv6_clients_count_by_network() -> None:
 
     assert address("2001:db8::1") == address("2001:db8::ffff:1") != address("2001:db8:0:1::1")
     assert address("::ffff:10.0.0.1") == address("10.0.0.1")
+
+
+@pytest.mark.faults
+def test_many_half_heads_without_a_key_stop_nobody(tmp_path: Path) -> None:
+    with probe_server(tmp_path, "--max-connections", "768") as server, ExitStack() as stack:
+        resource.prlimit(server.replica.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+        with server.watch() as attack:
+            open_half(server, stack, HALF_HEADS, source=OTHER)
+            assert is_alive(server)
+    assert "too many connections" in server.log()
+    assert attack.freeze_s < 2 * attack.max_freeze_s
+    assert attack.growth_bytes < MAX_GROWTH_BYTES

@@ -1,65 +1,60 @@
-"""What one tenant does with files, indexes and PDFs hardly changes how long another one waits.
+"""What one tenant does hardly changes how long another one waits.
 
-Prints the factor between the other tenant's usual wait and the one during each attack; `pytest -s`
-shows it. ANTIPHON_TEST_GREEDY multiplies the sizes: with 10 they are those of the first attack that
-was measured, in which others waited for half a minute.
+`pytest -s` prints how many times its usual wait it is. ANTIPHON_TEST_GREEDY multiplies the sizes of
+files: with 10 they are those of the first attack that was measured, in which others waited for half
+a minute.
 """
 
 from __future__ import annotations
 
-import base64
 import os
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-from antiphon.adapters.ids import new_id
-from antiphon.adapters.keys.file import append
-from antiphon.application.resources.keys import create_key
-
-from .server_probe import ProbedServer, probe_server
-from .test_fair_pdfs import SLOW, pdf
+from tests.security.other_tenant import LIMIT_S, Attack, client_of, compare, make_keys, request_of
+from tests.security.server_probe import ProbedServer, probe_server
+from tests.security.test_fair_pdfs import SLOW, pdf
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 SIZE = int(os.environ.get("ANTIPHON_TEST_GREEDY", "1"))
 FILES = 990 * SIZE
 BIG_FILE = 1_600_000 * SIZE
-ROUNDS = 15
-LIMIT_S = 120
-FACTOR = 1.2
-SLACK_S = 1.0
-"""What a machine with two processors may add, on which the attack takes both."""
-
+SITES = 40
+STREAMS = 200 * SIZE
+RUNS = 120 * SIZE
+HANG = '@@script [[{"say": "Once"}, {"hang": 600}]]'
 FORM = {"purpose": "user_data"}
 MODEL = "scripted-chat"
 
-Act = Callable[[httpx.Client], Any]
+
+class Tenants:
+    """A server, and a client of each of its two tenants."""
+
+    def __init__(self, server: ProbedServer, greedy: httpx.Client, other: httpx.Client) -> None:
+        self.server = server
+        self.greedy = greedy
+        self.other = other
 
 
 @pytest.fixture
-def clients(tmp_path: Path) -> Iterator[Mapping[str, Callable[[], httpx.Client]]]:
-    """Makers of clients for two tenants."""
-    keys = {}
-    for tenant in ("greedy", "other"):
-        keys[tenant], key = create_key(tenant, tenant, new_id=new_id, now=time.time)
-        append(tmp_path / "keys.toml", key)
-    options = ("--store", "sqlite", "--auth", "on", "--keys-file", str(tmp_path / "keys.toml"))
-    with probe_server(tmp_path, *options) as server:
-        yield {tenant: _maker(server, keys[tenant]) for tenant in keys}
-
-
-def _maker(server: ProbedServer, key: str) -> Callable[[], httpx.Client]:
-    headers = {"authorization": f"Bearer {key}"}
-    return lambda: httpx.Client(base_url=f"{server.url}/v1", headers=headers, timeout=LIMIT_S)
+def tenants(tmp_path: Path) -> Iterator[Tenants]:
+    keys, options = make_keys(tmp_path)
+    fetching = ("--fetch-urls", "--fetch-hosts", "127.0.0.1:*", "--fetch-private", "127.0.0.1/32")
+    with (
+        probe_server(tmp_path, "--store", "sqlite", *options, *fetching) as server,
+        client_of(server, keys["greedy"]) as greedy,
+        client_of(server, keys["other"]) as other,
+    ):
+        yield Tenants(server, greedy, other)
 
 
 def upload(client: httpx.Client, content: bytes = b"a text", name: str = "a.txt") -> str:
@@ -68,100 +63,161 @@ def upload(client: httpx.Client, content: bytes = b"a text", name: str = "a.txt"
     return str(answer.json()["id"])
 
 
-def index(client: httpx.Client, content: bytes = b"a short text") -> str:
+def upload_request(client: httpx.Client, content: bytes = b"a text") -> bytes:
+    return request_of(client, "POST", "/files", data=FORM, files={"file": ("a.txt", content)})
+
+
+def index(client: httpx.Client, file_id: str) -> str:
     """Return a new vector store, once it has the file."""
-    file_id = upload(client, content)
     store = str(client.post("/vector_stores", json={"file_ids": [file_id]}).json()["id"])
     while client.get(f"/vector_stores/{store}").json()["status"] == "in_progress":
-        time.sleep(0.01)
+        time.sleep(0.002)
     return store
 
 
-def read_pdf(client: httpx.Client, content: bytes) -> None:
-    data = f"data:application/pdf;base64,{base64.b64encode(content).decode()}"
-    part = {"type": "input_file", "filename": "a.pdf", "file_data": data}
-    body = {"model": MODEL, "input": [{"role": "user", "content": [part]}]}
-    client.post("/responses", json=body)
+def body_of(**part: Any) -> dict[str, Any]:
+    content: Any = [{"type": "input_file", **part}] if part else "hi"
+    return {"model": MODEL, "input": [{"role": "user", "content": content}], "store": False}
 
 
-def list_and_upload(client: httpx.Client) -> None:
-    client.get("/files", params={"limit": 100})
-    upload(client)
+def respond(client: httpx.Client, **part: Any) -> None:
+    client.post("/responses", json=body_of(**part)).raise_for_status()
 
 
-def search_all(client: httpx.Client, store: str) -> None:
-    client.post(f"/vector_stores/{store}/search", json={"query": "word"})
+def respond_in_background(client: httpx.Client) -> None:
+    body = {"model": MODEL, "input": "hi", "background": True}
+    created = client.post("/responses", json=body).raise_for_status().json()
+    while client.get(f"/responses/{created['id']}").json()["status"] != "completed":
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("limit", [100, 10_000])
+def test_an_upload_and_a_list_during_uploads_and_lists_of_many_files(
+    tenants: Tenants, tmp_path: Path, limit: int
+) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: upload(tenants.greedy), range(FILES)))
+    listing = request_of(tenants.greedy, "GET", "/files", params={"limit": limit})
+    attacks = [Attack(listing, 20), Attack(upload_request(tenants.greedy), 20)]
+    for name, work in {
+        "an upload": lambda: upload(tenants.other),
+        "a list": lambda: tenants.other.get("/files").raise_for_status(),
+        "a response": lambda: respond(tenants.other),
+    }.items():
+        compare(tenants.server, tmp_path, work, attacks).check(f"{name}, pages of {limit}")
+
+
+def test_a_small_file_and_a_search_during_big_files_and_searches(
+    tenants: Tenants, tmp_path: Path
+) -> None:
+    text = b"word another " * (BIG_FILE // 13)
+    file_id, big_id = upload(tenants.other), upload(tenants.greedy, text)
+    store, big_store = index(tenants.other, file_id), index(tenants.greedy, big_id)
+    search = {"query": "word"}
+    attacks = [
+        Attack(
+            request_of(tenants.greedy, "POST", "/vector_stores", json={"file_ids": [big_id]}),
+            8,
+            once=True,
+        ),
+        Attack(
+            request_of(tenants.greedy, "POST", f"/vector_stores/{big_store}/search", json=search),
+            30,
+        ),
+    ]
+    for name, work in {
+        "a small file's index": lambda: index(tenants.other, file_id),
+        "a search": lambda: tenants.other.post(
+            f"/vector_stores/{store}/search", json=search
+        ).raise_for_status(),
+    }.items():
+        compare(tenants.server, tmp_path, work, attacks).check(name)
 
 
 @contextmanager
-def attacked(
-    make_client: Callable[[], httpx.Client], act: Act, *, at_a_time: int
-) -> Iterator[None]:
-    """Do this again and again in so many threads, until the block is left."""
-    ended = threading.Event()
+def site() -> Iterator[str]:
+    """Yield the address of a site whose `/slow` pages hang until the block ends."""
+    ends = threading.Event()
 
-    def attack() -> None:
-        with make_client() as client:
-            while not ended.is_set():
-                with suppress(httpx.HTTPStatusError):  # refused: there may be a quota
-                    act(client)
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/slow"):
+                ends.wait(LIMIT_S)
+            with suppress(ConnectionError):  # the fetch has given up
+                self.send_response(200)
+                self.send_header("content-length", "5")
+                self.end_headers()
+                self.wfile.write(b"hello")
 
-    with ThreadPoolExecutor(at_a_time) as pool:
-        attacks = [pool.submit(attack) for _ in range(at_a_time)]
-        try:
-            yield
-        finally:
-            ended.set()
-    for each in attacks:
-        each.result()
+        def log_message(self, *_: Any) -> None: ...
 
-
-def median_wait(client: httpx.Client, act: Act) -> float:
-    waits = []
-    for _ in range(ROUNDS):
-        started_at = time.perf_counter()
-        act(client)
-        waits.append(time.perf_counter() - started_at)
-    return statistics.median(waits)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        ends.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
-def check_factor(name: str, usual_s: float, wait_s: float) -> None:
-    print(f"{name}: {usual_s * 1000:.0f} -> {wait_s * 1000:.0f} ms, {wait_s / usual_s:.1f} times")
-    assert wait_s < max(FACTOR * usual_s, usual_s + SLACK_S)
+def test_a_fetch_during_fetches_from_slow_sites(tenants: Tenants, tmp_path: Path) -> None:
+    with site() as address:
+        slow = request_of(
+            tenants.greedy, "POST", "/responses", json=body_of(file_url=f"{address}/slow")
+        )
+        work = lambda: respond(tenants.other, file_url=f"{address}/a.txt")  # noqa: E731
+        compare(tenants.server, tmp_path, work, [Attack(slow, SITES)]).check("a fetch")
 
 
-def test_uploads_and_lists_of_many_files(
-    clients: Mapping[str, Callable[[], httpx.Client]],
-) -> None:
-    with clients["greedy"]() as greedy:
-        for _ in range(FILES):
-            upload(greedy)
-    with clients["other"]() as other:
-        usual_s = median_wait(other, upload)
-        with attacked(clients["greedy"], list_and_upload, at_a_time=40):
-            wait_s = median_wait(other, upload)
-    check_factor("an upload", usual_s, wait_s)
+def test_a_pdf_during_slow_pdfs(tenants: Tenants, tmp_path: Path) -> None:
+    slow = upload(tenants.greedy, pdf(b"0 0 Td " * (SLOW // 70 * SIZE)), "slow.pdf")
+    small = upload(tenants.other, pdf(b"(hello) Tj"), "small.pdf")
+    attack = request_of(tenants.greedy, "POST", "/responses", json=body_of(file_id=slow))
+    work = lambda: respond(tenants.other, file_id=small)  # noqa: E731
+    compare(tenants.server, tmp_path, work, [Attack(attack, 6)]).check("a PDF")
 
 
-def test_big_files_to_index_and_searches(
-    clients: Mapping[str, Callable[[], httpx.Client]],
-) -> None:
-    text = b"word another " * (BIG_FILE // 13)
-    with clients["other"]() as other, clients["greedy"]() as greedy:
-        usual_s = median_wait(other, index)
-        store = index(greedy, text)
-        with (
-            attacked(clients["greedy"], lambda client: index(client, text), at_a_time=8),
-            attacked(clients["greedy"], lambda client: search_all(client, store), at_a_time=30),
-        ):
-            wait_s = median_wait(other, index)
-    check_factor("a small file's index", usual_s, wait_s)
+def test_a_response_during_compactions(tenants: Tenants, tmp_path: Path) -> None:
+    text = "lorem ipsum dolor sit amet, " * (30_000 * SIZE // 28)
+    attack = request_of(
+        tenants.greedy, "POST", "/responses/compact", json={"model": MODEL, "input": text}
+    )
+    work = lambda: respond(tenants.other)  # noqa: E731
+    compare(tenants.server, tmp_path, work, [Attack(attack, 40)]).check("a response")
 
 
-def test_slow_pdfs(clients: Mapping[str, Callable[[], httpx.Client]]) -> None:
-    quick, slow = pdf(b"(Hello) Tj"), pdf(b"0 0 Td " * (SLOW // 70 * SIZE))
-    with clients["other"]() as other:
-        usual_s = median_wait(other, lambda client: read_pdf(client, quick))
-        with attacked(clients["greedy"], lambda client: read_pdf(client, slow), at_a_time=6):
-            wait_s = median_wait(other, lambda client: read_pdf(client, quick))
-    check_factor("a small PDF", usual_s, wait_s)
+def test_a_response_during_streams_that_hang(tenants: Tenants, tmp_path: Path) -> None:
+    body = {"model": MODEL, "input": HANG, "stream": True, "store": False}
+    attack = request_of(tenants.greedy, "POST", "/responses", json=body)
+    work = lambda: respond(tenants.other)  # noqa: E731
+    waits = compare(tenants.server, tmp_path, work, [Attack(attack, STREAMS, once=True)])
+    waits.check(f"a response during {STREAMS} streams")
+
+
+def test_a_background_response_during_those_that_hang(tenants: Tenants, tmp_path: Path) -> None:
+    body = {"model": MODEL, "input": HANG, "background": True}
+    attack = request_of(tenants.greedy, "POST", "/responses", json=body)
+    work = lambda: respond_in_background(tenants.other)  # noqa: E731
+    attacks = [Attack(attack, RUNS, once=True)]
+    waits = compare(tenants.server, tmp_path, work, attacks, full_load_s=RUNS / 100, rounds=1)
+    waits.check(f"a background response during {RUNS}")
+
+
+def test_a_response_during_the_streams_of_a_paced_engine(tmp_path: Path) -> None:
+    keys, options = make_keys(tmp_path)
+    paced = ("--scripted-slots", "256", "--scripted-tokens-per-s", "20")
+    script = '@@script [[{"say": "word ", "repeat": 2000}]]'
+    body = {"model": MODEL, "input": script, "stream": True, "store": False}
+    with (
+        probe_server(tmp_path, "--store", "sqlite", *options, *paced) as server,
+        client_of(server, keys["greedy"]) as greedy,
+        client_of(server, keys["other"]) as other,
+    ):
+        attack = request_of(greedy, "POST", "/responses", json=body)
+        work = lambda: respond(other)  # noqa: E731
+        waits = compare(server, tmp_path, work, [Attack(attack, STREAMS, once=True)])
+    waits.check(f"a response during {STREAMS} streams of an engine")
