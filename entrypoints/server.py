@@ -36,6 +36,7 @@ from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.http.refusals import RefuseEarly
 from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
+from antiphon.entrypoints.http.turns import TakeTurns
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import Acceptor, Listeners
@@ -286,7 +287,9 @@ async def start_app(
     served = await start_relay(
         container,
         stack,
-        RefuseEarly(app, container.admission(), dialect=dialect),
+        RefuseEarly(
+            TakeTurns(app) if settings.needs_keys else app, container.admission(), dialect=dialect
+        ),
         partial(Authentication, identities=container.identities(), dialect=dialect),
     )
     if settings.cors_origin:

@@ -32,7 +32,7 @@ class RefuseEarly:
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = _admitted_route(scope)
+        route = admitted_route(scope)
         if route is not None:
             try:
                 self._admission.check_room(scope["auth"].tenant)
@@ -59,7 +59,8 @@ async def refuse_request(scope: Scope, send: Send, exc: Exception, dialect: Dial
     await send_json(send, body, headers, status=status, to=scope["type"])
 
 
-def _admitted_route(scope: Scope) -> str | None:
+def admitted_route(scope: Scope) -> str | None:
+    """Return the route of a request that waits for admission, or None."""
     if scope["type"] != ScopeType.HTTP or scope["method"] != "POST":
         return None
     path = scope["path"].rstrip("/")
