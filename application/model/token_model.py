@@ -34,6 +34,7 @@ from antiphon.application.ports import (
     TurnFacts,
     TurnTranscript,
 )
+from antiphon.application.support.loop_portions import LoopPortions
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import (
     CONTEXT_EXCEEDED,
@@ -75,6 +76,7 @@ class TokenModel(Model):
         self._engine = engine
         self._deadlines = deadlines
         self._counted = CountedPrompts()
+        self._rendering = LoopPortions()
 
     @property
     def names(self) -> Sequence[str]:
@@ -206,7 +208,10 @@ class TokenModel(Model):
     async def _render(self, turn: Turn, *, max_tokens: int | None = None) -> Prompt:
         """Return the prompt, or raise input_too_long if it is much longer than may fit."""
         limit = self._max_prompt_tokens if max_tokens is None else max_tokens
-        rendered = await self._format.render(replace(turn, max_prompt_tokens=limit))
+        rendered = await self._rendering.run(
+            turn.cache_salt or "",
+            partial(self._format.render, replace(turn, max_prompt_tokens=limit)),
+        )
         # Prepared right away: the tokens of its images are known only then.
         return await self._engine.prepare(rendered)
 

@@ -15,11 +15,11 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from antiphon.application.ports import EventBatches
+from antiphon.application.support.eager import start_eagerly
 from antiphon.domain import events as e
 from antiphon.domain.errors import ServerShuttingDown
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
-from antiphon.entrypoints.http.eager import start_eagerly
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.sse import ClientEncoder

@@ -1,0 +1,85 @@
+"""Work on the event loop runs in portions, and tenants take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+import pytest
+
+from antiphon.application.support.loop_portions import LoopPortions
+
+PORTION_S = 0.005
+
+
+class Work:
+    """Work that takes as long as a portion, and notes in which iteration of the loop it ran."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.done: list[tuple[str, int]] = []
+        self._portions = LoopPortions(PORTION_S)
+
+    async def _compute(self, name: str, seconds: float) -> str:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+        self.done.append((name, self.iteration))
+        return name
+
+    async def run(self, name: str, seconds: float = PORTION_S) -> str:
+        return await self._portions.run(name[0], partial(self._compute, name, seconds))
+
+    async def count_iterations(self) -> None:
+        while True:
+            self.iteration += 1
+            await asyncio.sleep(0)
+
+
+async def test_long_work_takes_an_iteration_each_and_tenants_take_turns() -> None:
+    work = Work()
+    counter = asyncio.create_task(work.count_iterations())
+    names = [f"a{number}" for number in range(5)] + ["b0"]
+    assert await asyncio.gather(*map(work.run, names)) == names
+    counter.cancel()
+    assert [name for name, _ in work.done] == ["a0", "a1", "b0", "a2", "a3", "a4"]
+    assert len({iteration for _, iteration in work.done}) == len(names)
+
+
+async def test_short_work_runs_at_once() -> None:
+    work = Work()
+    counter = asyncio.create_task(work.count_iterations())
+    await asyncio.gather(*(work.run(f"a{number}", seconds=0) for number in range(50)))
+    counter.cancel()
+    assert len({iteration for _, iteration in work.done}) == 1
+
+
+async def test_work_that_waits_holds_up_nothing_and_gives_its_result() -> None:
+    portions, event = LoopPortions(PORTION_S), asyncio.Event()
+
+    async def wait() -> str:
+        await event.wait()
+        await asyncio.sleep(0)
+        return "waited"
+
+    waiting = asyncio.create_task(portions.run("a", wait))
+    await asyncio.sleep(0)
+    assert await portions.run("a", partial(asyncio.sleep, 0, "next")) == "next"
+    event.set()
+    assert await waiting == "waited"
+
+
+async def test_an_error_goes_to_the_caller_and_the_next_goes_on() -> None:
+    portions = LoopPortions(1e-9)
+
+    async def fail() -> None:
+        raise ValueError
+
+    tasks = [asyncio.create_task(portions.run("a", fail)) for _ in range(3)]
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    assert await portions.run("a", partial(asyncio.sleep, 0, "next")) == "next"
+    with pytest.raises(ValueError, match="^$"):
+        await tasks[0]
