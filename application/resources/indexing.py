@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
 
+from msgspec.structs import replace
+
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
 from antiphon.application.resources.file_texts import PDF, text_of
 from antiphon.application.support.fair_queue import FairQueue
@@ -32,7 +34,11 @@ MAX_PER_TENANT = MAX_CONCURRENT_FILES - 1
 
 MAX_REMEMBERED_TENANTS = 1000
 MAX_BATCH_CHUNKS = 64
-"""Chunks in one request for embeddings and in one transaction of the store."""
+"""Chunks in one request for embeddings."""
+
+MAX_WRITTEN_CHUNKS = 8
+"""Chunks in one transaction of the store. Other writes wait for it, those of other tenants too, and
+a file has about six: with 64 chunks they took 20 ms each."""
 
 CLAIM_S = 60.0
 """Seconds for which a server claims a file, unless it extends the claim. Neither reading a PDF nor
@@ -206,6 +212,15 @@ class IndexFiles:
         vectors = None
         if self._embeddings is not None:
             vectors = await self._embeddings.embed([chunk.text for chunk in batch])
-        async with self._writes.slot(job.tenant):
-            await self._stores.extend_claim(job, CLAIM_S)
-            return await self._stores.add_chunks(job, batch, vectors, first=first)
+        await self._stores.extend_claim(job, CLAIM_S)
+        for start in range(0, len(batch), MAX_WRITTEN_CHUNKS):
+            written = slice(start, start + MAX_WRITTEN_CHUNKS)
+            async with self._writes.slot(job.tenant):
+                if not await self._stores.add_chunks(
+                    job,
+                    batch[written],
+                    vectors and replace(vectors, each=vectors.each[written]),
+                    first=first and start == 0,
+                ):
+                    return False
+        return True

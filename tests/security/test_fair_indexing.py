@@ -16,8 +16,9 @@ from antiphon.adapters.stores.fair_jobs import FairJobs
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.application.ports import Embeddings, StoredFile, Vectors
-from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
+from antiphon.application.resources.indexing import MAX_WRITTEN_CHUNKS, IndexFiles
+from antiphon.domain.text_chunks import TextChunk
 from antiphon.testing.vector_stores import a_file, a_store, vectors_of
 
 FILES = int(os.environ.get("ANTIPHON_TEST_BIG_FILES", "6"))
@@ -74,6 +75,34 @@ async def test_a_small_file_waits_neither_for_many_files_nor_for_big_ones(
     # At most one batch of each file that was started earlier, and those that their threads made.
     assert embeddings.batches.index("hello") < 10
     assert (await stores.file("other", "vs_2", "file-small")).status == "completed"
+
+
+class CountedStores(SqliteVectorStores):
+    """Records how many chunks each transaction writes."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.written: list[int] = []
+
+    async def add_chunks(
+        self, job: IndexJob, chunks: Sequence[TextChunk], vectors: Vectors | None, *, first: bool
+    ) -> bool:
+        self.written.append(len(chunks))
+        return await super().add_chunks(job, chunks, vectors, first=first)
+
+
+async def test_a_big_file_is_written_a_few_chunks_at_a_time() -> None:
+    stores, files = CountedStores(), MemoryFileStore()
+    await stores.start()
+    await stores.create("greedy", a_store(1))
+    file = StoredFile(id="file-a", filename="a.txt", purpose="user_data", bytes=1, created_at=0)
+    await files.add("greedy", file, " ".join(f"word{n}" for n in range(WORDS)).encode())
+    await stores.add_files("greedy", "vs_1", [a_file("a")])
+    await IndexFiles(stores, files, PdfReader(), CountedEmbeddings()).run_once()
+    assert (await stores.file("greedy", "vs_1", "file-a")).status == "completed"
+    assert sum(stores.written) > 200
+    assert max(stores.written) == MAX_WRITTEN_CHUNKS
+    await stores.aclose()
 
 
 async def test_slow_reads_of_one_tenant_leave_a_connection_to_the_others(tmp_path: Path) -> None:
