@@ -30,7 +30,7 @@ from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 
 ROUNDS = int(os.environ.get("ANTIPHON_TEST_WAIT_ROUNDS", "1"))
-TRIES = 9
+TRIES = 7
 LIMIT_S = 300.0
 FACTOR = 1.2
 SLACK_S = float(os.environ.get("ANTIPHON_TEST_WAIT_SLACK_S", "0.2"))
