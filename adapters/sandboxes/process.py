@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
@@ -177,8 +178,8 @@ class Process:
                 commands=(sockets[1][1].fileno(), *command_pipes[1::2]) if limits.commands else (),
             )
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *sandbox_command(launcher, python, limits, descriptors),
+                process = await _launch(
+                    sandbox_command(launcher, python, limits, descriptors),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output_writer,
                     stderr=output_writer,
@@ -317,8 +318,7 @@ class Process:
         """Kill all processes of the sandbox and wait until they are gone. May be repeated."""
         for pidfd in self._pidfds[:1]:
             _send_signal(pidfd, signal.SIGKILL)
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        _kill_launch(self._process)
         if not self._closed:
             self._closed = True
             self._requests.close()
@@ -334,6 +334,30 @@ class Process:
         await self._process.wait()
         if self._group is not None:
             await self._group.remove()
+
+
+async def _launch(command: Sequence[str], **options: Any) -> asyncio.subprocess.Process:
+    """Start a process in a session of its own. Raises: OSError.
+
+    A cancellation waits for the start: asyncio would only kill the launcher.
+    """
+    launching = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*command, start_new_session=True, **options)
+    )
+    try:
+        return await asyncio.shield(launching)
+    except asyncio.CancelledError:
+        process = await launching
+        _kill_launch(process)
+        await process.wait()
+        raise
+
+
+def _kill_launch(process: asyncio.subprocess.Process) -> None:
+    """Kill a launcher and its child, which does not end with it before it is in its namespaces."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _wait_for_end(pidfd: int) -> None:

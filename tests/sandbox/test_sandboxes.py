@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,30 @@ async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
 async def test_reading_a_missing_file_is_an_error(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match="No such file"):
         await content_of(sandbox, "none.txt")
+
+
+async def test_a_sandbox_that_is_given_up_while_it_starts_leaves_no_process() -> None:
+    limits = replace(LIMITS, disk_bytes=8_123_456)  # by which its processes are known
+    python = find_interpreter(PYTHON)
+    for moment in range(80):
+        starting = asyncio.ensure_future(Process.start(find_launcher(), python, limits))
+        await asyncio.sleep(moment / 10_000)
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await starting).kill()
+    deadline = time.monotonic() + 5
+    while left := _processes_with(f"--size {limits.disk_bytes}"):
+        assert time.monotonic() < deadline, left
+        await asyncio.sleep(0.01)
+
+
+def _processes_with(words: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended meanwhile
+            if words in path.read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                found.append(path.parent.name)
+    return found
 
 
 @pytest.mark.faults  # it measures time
