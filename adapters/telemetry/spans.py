@@ -15,13 +15,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
 
 from antiphon.adapters.telemetry import gen_ai as g
 from antiphon.application.ports import EndedRun
-from antiphon.application.telemetry.trace_ids import (
-    RESPONSE,
-    SpanContext,
-    TraceIds,
-    call_part,
-    turn_part,
-)
+from antiphon.application.telemetry.trace_ids import SpanContext, TraceIds
 from antiphon.domain.metrics import MODEL_TURNS, ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.usage import Usage
 
@@ -94,14 +88,14 @@ def encode_spans(run: TracedRun, sample_ratio: float) -> bytes:
     )
     if not ids.is_sampled:
         return b""
-    root = ids.span(RESPONSE)
+    root = ids.span()
     ended_at = metrics.ended_at or metrics.received_at
     spans = [_encode_response(run, ids, root, ended_at)]
     for number, turn in enumerate(metrics.turns, 1):
-        span = ids.span(turn_part(number))
+        span = ids.span(number)
         spans.append(_encode_turn(turn, span, root, run.model, ended_at))
         for position, call in enumerate(turn.tool_calls, 1):
-            spans.append(_encode_call(call, ids.span(call_part(number, position)), span))
+            spans.append(_encode_call(call, ids.span(number, position), span))
     return b"".join(encode_field(otlp.ScopeSpans.SPANS_FIELD_NUMBER, span) for span in spans)
 
 
