@@ -148,7 +148,7 @@ from antiphon.entrypoints.wiring.stores import (
     store_kind,
     vector_stores,
 )
-from antiphon.entrypoints.wiring.telemetry import otlp_traces, propagation, reports
+from antiphon.entrypoints.wiring.telemetry import ended_runs, otlp_traces, propagation, report_of
 from antiphon.entrypoints.wiring.tools import (
     audit_log,
     hosted_tool_types,
@@ -243,6 +243,7 @@ class Container(containers.DeclarativeContainer):
     tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
         tool_servers, settings
     )
+    ended_runs = providers.Singleton(ended_runs, traces, prometheus, settings, tool_servers)
     run_response = providers.Singleton(
         RunResponse,
         log,
@@ -252,7 +253,7 @@ class Container(containers.DeclarativeContainer):
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
         retry_s=settings.provided.store_retry_s,
-        reports=providers.Singleton(reports, traces, meter, settings, tool_servers),
+        report=providers.Singleton(report_of, ended_runs),
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
         prompt_templates, settings

@@ -7,9 +7,12 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from antiphon.application.telemetry.log_context import REQUEST_ID, RESPONSE_ID
 
@@ -19,7 +22,6 @@ _CONTROLS = re.compile(
     "\u202a-\u202e\u2066-\u2069]"  # change the direction of the text after them
 )
 _RESPONSE = re.compile(r"\bresp_[0-9A-Za-z]+")
-_ENCODER = json.JSONEncoder(default=repr)  # to ASCII: a line may have half a character
 
 LIBRARIES = ("uvicorn", "httpx")
 """Loggers whose `info` is ours for `debug`: the banner tells of the start, and each request that
@@ -35,6 +37,14 @@ IDS = "ids"
 """The attribute of a record that waits: the ids of its request and its response."""
 FIELDS = "fields"
 """The attribute of a record with its fields: `logger.info(…, extra={FIELDS: {…}})`."""
+
+
+class LazyMessage(Struct, frozen=True):
+    """A message that is not made before its line is written. It is short, and does not change."""
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of its record."""
+        return {}
 
 
 class LogFormatter(logging.Formatter):
@@ -85,12 +95,13 @@ class JsonLogFormatter(logging.Formatter):
             line["request_id"] = request_id
         if response_id := response_id or _response_in(message):
             line["response_id"] = response_id
-        line.update(getattr(record, FIELDS, {}))
+        lazy = record.msg.fields() if isinstance(record.msg, LazyMessage) else {}
+        line.update(getattr(record, FIELDS, lazy))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return _ENCODER.encode(line)
+        return _to_json(line)
 
 
 class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for mypy
@@ -111,13 +122,16 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic 
             super().emit(record)
             return
         setattr(record, IDS, (REQUEST_ID.get(), RESPONSE_ID.get()))
-        try:  # now: what the message names may change later
-            record.msg, record.args = record.getMessage(), None
-        except Exception:
-            self.handleError(record)
-            return
+        is_long = False
+        if not isinstance(record.msg, LazyMessage):
+            try:  # now: what the message names may change later
+                record.msg, record.args = record.getMessage(), None
+            except Exception:
+                self.handleError(record)
+                return
+            is_long = len(record.msg) > MAX_CHARS
         self._waiting.append(record)
-        if len(self._waiting) >= MAX_WAITING or len(record.msg) > MAX_CHARS:
+        if len(self._waiting) >= MAX_WAITING or is_long:
             self._write_waiting()
         elif len(self._waiting) == 1:
             loop.call_later(BATCH_S, self.flush)
@@ -178,6 +192,15 @@ def _response_in(message: str) -> str:
     """Return the response that a message names: vLLM's processes know it as their request."""
     found = _RESPONSE.search(message)
     return found[0] if found else ""
+
+
+def _to_json(line: Mapping[str, Any]) -> str:
+    """Return a line in ASCII, so that it may have half a character."""
+    with suppress(UnicodeEncodeError):
+        encoded = msgspec.json.encode(line, enc_hook=repr)  # ten times as fast as `json`
+        if encoded.isascii():
+            return encoded.decode()
+    return json.dumps(line, default=repr)
 
 
 def escape_record(text: str) -> str:

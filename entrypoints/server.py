@@ -357,6 +357,9 @@ async def _start(container: Container, stack: AsyncExitStack, process: Process) 
     traces = container.traces()
     if traces is not None:
         stack.push_async_callback(traces.aclose)
+    ended_runs = container.ended_runs()
+    if ended_runs is not None:
+        stack.callback(ended_runs.flush)  # before the last export of traces
     await start_sealing(container)  # before anything else uses the store
     await stack.enter_async_context(_in_background(container.sweep().run_every(settings.sweep_s)))
     await stack.enter_async_context(

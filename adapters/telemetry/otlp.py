@@ -1,7 +1,8 @@
 """Traces for OpenTelemetry, over OTLP/HTTP.
 
 While a response runs, a trace costs nothing. When it has ended, its spans are made from its record
-and wait in a queue; a thread sends them to the collector.
+and wait in a queue; a thread sends them to the collector. It does nothing else: it would compete
+with the event loop for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -25,12 +26,7 @@ try:
     from opentelemetry.sdk.resources import Resource
 
     from antiphon.adapters.telemetry.collector import Collector
-    from antiphon.adapters.telemetry.spans import (
-        TracedRun,
-        attribute_fields,
-        encode_field,
-        encode_spans,
-    )
+    from antiphon.adapters.telemetry.spans import attribute_fields, encode_field, encode_spans
 except ModuleNotFoundError as missing:
     raise SettingsError(
         f"Traces need opentelemetry. Install it with: {install_command('traces')}"
@@ -41,10 +37,8 @@ logger = logging.getLogger("antiphon.traces")
 MAX_QUEUED = 4096
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 """Traces that wait for their export, and their bytes. Any more are dropped, which is logged."""
-MAX_PENDING = 32
-"""Runs that wait until their spans are made: in a row, each takes half of what it takes alone."""
-BATCH = 256
-"""The most traces of one export."""
+EXPORT_BYTES = 1024 * 1024
+"""About how large an export is at most: what waits longer than INTERVAL_S costs fewer of them."""
 INTERVAL_S = 1.0
 """How long traces are gathered for one export."""
 CLOSE_S = 2.0
@@ -67,34 +61,19 @@ class OtlpTraces:
         self._sample_ratio = sample_ratio
         self._collector = Collector(f"{endpoint.rstrip('/')}/v1/traces")
         self._resource = _describe_server(server)
-        self._pending: deque[TracedRun] = deque()
         self._queue: deque[bytes] = deque()
         self._queued_bytes = self._dropped = 0
         self._lock = threading.Lock()  # of the queue and its numbers
-        self._has_batch, self._is_closing = threading.Event(), threading.Event()
+        self._is_due, self._is_closing = threading.Event(), threading.Event()
         # A daemon: a collector that hangs must not keep the process from its end.
         self._thread = threading.Thread(target=self._run, name="antiphon-traces", daemon=True)
         self._thread.start()
 
     def report(self, ended: EndedRun) -> None:
         """Queue the trace of a run."""
-        run = TracedRun.of(ended)
-        if run is None:
+        spans = encode_spans(ended, self._sample_ratio)
+        if not spans:
             return
-        self._pending.append(run)
-        # Not always in the thread: it would compete with this one for the interpreter's lock.
-        if len(self._pending) >= MAX_PENDING:
-            self._encode_pending()
-
-    def _encode_pending(self) -> None:
-        with suppress(IndexError):  # this thread has taken the last one, or the other has
-            while True:
-                if spans := encode_spans(self._pending.popleft(), self._sample_ratio):
-                    self._enqueue(spans)
-        if len(self._queue) >= BATCH:
-            self._has_batch.set()
-
-    def _enqueue(self, spans: bytes) -> None:
         with self._lock:
             queued_bytes = self._queued_bytes + len(spans)
             if len(self._queue) >= MAX_QUEUED or queued_bytes > MAX_QUEUED_BYTES:
@@ -102,26 +81,27 @@ class OtlpTraces:
                 return
             self._queue.append(spans)
             self._queued_bytes = queued_bytes
+        if queued_bytes >= EXPORT_BYTES:
+            self._is_due.set()
 
     async def aclose(self) -> None:
         """Export what is queued, if that does not take long."""
         self._is_closing.set()
-        self._has_batch.set()
+        self._is_due.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.get_running_loop().run_in_executor(None, self._thread.join, CLOSE_S)
 
     def _run(self) -> None:
         while not self._is_closing.is_set():
-            self._has_batch.wait(INTERVAL_S)
-            self._has_batch.clear()
+            self._is_due.wait(INTERVAL_S)
+            self._is_due.clear()
             self._export_queue()
         self._export_queue()  # what came after the last export and before the end
         self._collector.close()
 
     def _export_queue(self) -> None:
         try:
-            self._encode_pending()
             while self._queue:
                 self._collector.send(self._take_batch(), give_up=self._is_closing)
         except Exception:  # of one batch, which is lost; the next ones are not
@@ -133,9 +113,12 @@ class OtlpTraces:
 
     def _take_batch(self) -> bytes:
         with self._lock:
-            spans = b"".join(self._queue.popleft() for _ in range(min(BATCH, len(self._queue))))
-            self._queued_bytes -= len(spans)
-        in_scope = encode_field(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, SCOPE + spans)
+            taken, size = [SCOPE], 0
+            while self._queue and size < EXPORT_BYTES:
+                taken.append(self._queue.popleft())
+                size += len(taken[-1])
+            self._queued_bytes -= size
+        in_scope = encode_field(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, b"".join(taken))
         return encode_field(
             ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, self._resource + in_scope
         )

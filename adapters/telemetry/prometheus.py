@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from itertools import accumulate
+from typing import Any
 
 from antiphon.adapters.extras import install_command
 from antiphon.application.ports import Instrument, Labels, Meter, ReadGauge
@@ -15,8 +17,13 @@ from antiphon.domain.errors import SettingsError
 try:
     import prometheus_client as prometheus
     from prometheus_client.exposition import choose_encoder
-    from prometheus_client.metrics_core import Metric
+    from prometheus_client.metrics_core import (
+        CounterMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
     from prometheus_client.registry import Collector
+    from prometheus_client.utils import floatToGoString
 
     from antiphon.adapters.telemetry.merged import encode_families
 except ModuleNotFoundError as missing:
@@ -32,14 +39,6 @@ OTHER = "other"
 READ_S = 2.0
 """How long a gauge may take; then it has no value."""
 
-_Record = Callable[[Instrument, float, Labels], None]
-
-MAX_PENDING = 512
-"""Counts and times that wait to be added: in a row, each takes less than half of what it would
-take between two steps of a response."""
-
-M = TypeVar("M", prometheus.Counter, prometheus.Histogram)
-
 
 class PrometheusMeter(Meter):
     """Counts in a registry of its own, which also has what vLLM counts in this process."""
@@ -50,46 +49,34 @@ class PrometheusMeter(Meter):
         self._registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self._registry)
         self._registry.register(_VllmMetrics())
-        self._counters: dict[str, _Series[prometheus.Counter]] = {}
-        self._histograms: dict[str, _Series[prometheus.Histogram]] = {}
+        self._counters: dict[str, _Counter] = {}
+        self._histograms: dict[str, _Histogram] = {}
         self._gauges: list[tuple[Instrument, prometheus.Gauge, ReadGauge]] = []
         self._lock = asyncio.Lock()
-        self._pending: list[tuple[_Record, Instrument, float, Labels]] = []
+        self._before_reading: list[Callable[[], None]] = []
 
     def add(self, counter: Instrument, value: float = 1, labels: Labels = ()) -> None:
-        self._note(self._add, counter, value, labels)
+        made = self._counters.get(counter.name)
+        if made is None:
+            made = self._counters[counter.name] = _Counter(counter)
+            self._registry.register(made)
+        made.add(value, labels)
 
     def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None:
-        self._note(self._observe, histogram, value, labels)
+        made = self._histograms.get(histogram.name)
+        if made is None:
+            made = self._histograms[histogram.name] = _Histogram(histogram)
+            self._registry.register(made)
+        made.observe(value, labels)
 
-    def _note(self, record: _Record, instrument: Instrument, value: float, labels: Labels) -> None:
-        self._pending.append((record, instrument, value, labels))
-        if len(self._pending) >= MAX_PENDING:
-            self._record_pending()
-
-    def _record_pending(self) -> None:
-        pending, self._pending = self._pending, []
-        for record, instrument, value, labels in pending:
-            record(instrument, value, labels)
-
-    def _add(self, counter: Instrument, value: float, labels: Labels) -> None:
-        series = self._counters.get(counter.name)
-        if series is None:
-            made = prometheus.Counter(**_described(counter), registry=self._registry)
-            series = self._counters[counter.name] = _Series(made)
-        series.of(labels).inc(value)
-
-    def _observe(self, histogram: Instrument, value: float, labels: Labels) -> None:
-        series = self._histograms.get(histogram.name)
-        if series is None:
-            made = prometheus.Histogram(
-                **_described(histogram), buckets=histogram.buckets, registry=self._registry
-            )
-            series = self._histograms[histogram.name] = _Series(made)
-        series.of(labels).observe(value)
+    def before_reading(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, which adds what waits, whenever somebody asks for the metrics."""
+        self._before_reading.append(callback)
 
     def watch(self, gauge: Instrument, read: ReadGauge) -> None:
-        made = prometheus.Gauge(**_described(gauge), registry=self._registry)
+        described = _described(gauge)
+        labels = described.pop("labels")
+        made = prometheus.Gauge(**described, labelnames=labels, registry=self._registry)
         self._gauges.append((gauge, made, read))
 
     async def expose(self, accept: str = "") -> tuple[bytes, str]:
@@ -104,7 +91,8 @@ class PrometheusMeter(Meter):
     async def _read_all(self, encode: Callable[[prometheus.CollectorRegistry], bytes]) -> bytes:
         async with self._lock:  # or two scrapes would read gauges that are half set
             await asyncio.gather(*(_read(*each) for each in self._gauges))
-            self._record_pending()
+            for callback in self._before_reading:
+                callback()
             # In a thread: some hundred histograms take some milliseconds.
             return await asyncio.to_thread(encode, self._registry)
 
@@ -117,21 +105,56 @@ class _VllmMetrics(Collector):
             yield from (each for each in prometheus.REGISTRY.collect() if "vllm" in each.name)
 
 
-class _Series(Generic[M]):
-    """The series of one metric, by the values of their labels."""
+# The library's own counters and histograms take three times as long: each has a lock.
 
-    def __init__(self, metric: M) -> None:
-        self._metric: M = metric
-        self._by_labels: dict[Labels, M] = {}
 
-    def of(self, labels: Labels) -> M:
-        series = self._by_labels.get(labels)
+class _Counter(Collector):
+    def __init__(self, instrument: Instrument) -> None:
+        self._instrument = instrument
+        self._values: dict[Labels, float] = {}
+
+    def add(self, value: float, labels: Labels) -> None:
+        try:
+            self._values[labels] += value
+        except KeyError:
+            labels = _bounded(labels, self._values)
+            self._values[labels] = self._values.get(labels, 0) + value
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(**_described(self._instrument))
+        for labels, value in self._values.copy().items():
+            family.add_metric(labels, value)
+        yield family
+
+
+class _Histogram(Collector):
+    """Each series has the counts of its buckets, and at the end its sum."""
+
+    def __init__(self, instrument: Instrument) -> None:
+        self._instrument = instrument
+        self._bounds = instrument.buckets
+        self._series: dict[Labels, list[float]] = {}
+
+    def observe(self, value: float, labels: Labels) -> None:
+        series = self._series.get(labels)
         if series is None:
-            if len(self._by_labels) >= MAX_SERIES:
-                labels = (OTHER,) * len(labels)
-            series = self._metric.labels(*labels) if labels else self._metric
-            self._by_labels[labels] = series
-        return series
+            labels = _bounded(labels, self._series)
+            series = self._series.setdefault(labels, [0] * (len(self._bounds) + 2))
+        series[bisect_left(self._bounds, value)] += 1
+        series[-1] += value
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(**_described(self._instrument))
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        for labels, series in self._series.copy().items():
+            *counts, total = series.copy()
+            family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), total)
+        yield family
+
+
+def _bounded(labels: Labels, known: Mapping[Labels, Any]) -> Labels:
+    """Return the labels of a new series, or OTHER for each if there are too many already."""
+    return labels if len(known) < MAX_SERIES else (OTHER,) * len(labels)
 
 
 async def _read(gauge: Instrument, made: prometheus.Gauge, read: ReadGauge) -> None:
@@ -153,6 +176,6 @@ def _described(instrument: Instrument) -> dict[str, Any]:
     return {
         "name": instrument.name.replace(".", "_"),
         "documentation": instrument.help,
-        "labelnames": [label.replace(".", "_") for label in instrument.labels],
+        "labels": [label.replace(".", "_") for label in instrument.labels],
         "unit": instrument.unit,
     }

@@ -7,7 +7,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from antiphon.domain.metrics import ResponseMetrics
 from antiphon.domain.response import Response
+from antiphon.domain.usage import Usage
 
 Labels = tuple[str, ...]
 
@@ -68,11 +70,43 @@ class NullMeter(Meter):
 
 
 class EndedRun(Struct, frozen=True, kw_only=True):
-    """A run that has ended here; `response` has its `metrics`."""
+    """A run that has ended here, without its output, which may be large.
+
+    `error` is the code of an error, and `incomplete_reason` why the response is incomplete.
+    """
 
     tenant: str
-    response: Response
+    response_id: str
+    model: str
+    status: str
+    background: bool
+    conversation_id: str | None
+    error: str
+    incomplete_reason: str
+    usage: Usage | None
+    metrics: ResponseMetrics
+
+    @classmethod
+    def of(cls, tenant: str, response: Response, metrics: ResponseMetrics) -> EndedRun:
+        details = response.incomplete_details
+        return cls(
+            tenant=tenant,
+            response_id=response.id,
+            model=response.model,
+            status=response.status,
+            background=bool(response.background),
+            conversation_id=response.conversation.id if response.conversation else None,
+            error=(response.error.code or "error") if response.error else "",
+            incomplete_reason=details.reason if details else "",
+            usage=response.usage,
+            metrics=metrics,
+        )
+
+    @property
+    def spans(self) -> int:
+        """The number of the spans of its trace, by which its size is judged."""
+        return 1 + sum(1 + len(turn.tool_calls) for turn in self.metrics.turns)
 
 
 ReportRun = Callable[[EndedRun], None]
-"""Tells somebody of an ended run. It neither waits nor raises."""
+"""Tells somebody of an ended run. It does not wait."""

@@ -23,7 +23,7 @@ from msgspec import Struct
 from antiphon.application.ports import Clock, Fetcher, NewId, Outbox, WebhookDelivery
 from antiphon.application.support.periodic import run_periodically
 from antiphon.application.telemetry.log_context import log_as
-from antiphon.application.telemetry.trace_context import Propagation, headers_of_response
+from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.domain.errors import FetchError
 from antiphon.domain.response import Response
 
@@ -243,7 +243,8 @@ class SendDeliveries:
     def _trace_headers(self, delivery: WebhookDelivery) -> Mapping[str, str]:
         if self._propagation is None:
             return {}
-        return headers_of_response(self._propagation.ids_in_background(_response_of(delivery)))
+        trace = self._propagation.trace_in_background(_response_of(delivery))
+        return trace.headers_of_response()
 
     async def _retry_later(self, delivery: WebhookDelivery, reason: str) -> None:
         event = msgspec.json.decode(delivery.body, type=_Event)

@@ -76,9 +76,11 @@ class PlanTurns:
             request_id=response_id if epoch is None else f"{response_id}_{epoch}",
             records=CallRecords(
                 recorder=recorder,
-                trace_ids=None
+                trace=None
                 if self._propagation is None
-                else self._propagation.ids_of(response_id, recorder),
+                else self._propagation.trace_of(
+                    response_id, recorder.traceparent, is_linked=recorder.links_trace
+                ),
                 log=self._audit_log,
                 tenant=tenant,
                 key_id=key_id,

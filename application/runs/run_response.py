@@ -161,7 +161,7 @@ class RunResponse:
         log_outputs: bool = False,
         max_run_s: float = 3600,
         retry_s: float = 10,
-        reports: Sequence[ReportRun] = (),
+        report: ReportRun | None = None,
     ) -> None:
         self._log = log
         self._store = store
@@ -171,7 +171,7 @@ class RunResponse:
         self._log_outputs = log_outputs
         self._max_run_s = max_run_s
         self._retry_s = retry_s
-        self._reports = reports
+        self._report_run = report
 
     async def __call__(self, run: Run) -> None:
         log_as(request_id=run.recorder.request_id, response_id=run.id)
@@ -209,7 +209,8 @@ class RunResponse:
         except Exception:  # whatever a store raises: readers wait for an end
             logger.exception("response %s could not be stored", run.id)
             await self._end_unstored(run, run.sequencer.revoke(end, NOT_STORED))
-            self._report(run, run.recorder.end(run.sequencer.response))
+            run.recorder.end(run.sequencer.response)
+            self._report(run)
             return False
         if not has_lease:
             await self._give_up(run, run.sequencer.revoke(end, ENDED_ELSEWHERE))
@@ -218,13 +219,13 @@ class RunResponse:
             logger.info("response %s ended: %s", run.id, _to_log(run.sequencer.response))
         if not run.is_stored:
             await self._log.drop(run.id)
-        self._report(run, ended)
+        self._report(run)
         return True
 
-    def _report(self, run: Run, response: Response) -> None:
-        ended = EndedRun(tenant=run.tenant, response=response)
-        for report in self._reports:
-            report(ended)
+    def _report(self, run: Run) -> None:
+        if self._report_run is not None:
+            metrics = run.recorder.snapshot()
+            self._report_run(EndedRun.of(run.tenant, run.sequencer.response, metrics))
 
     async def _run_turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response.

@@ -29,11 +29,7 @@ from antiphon.application.ports import (
     Turn,
     TurnFacts,
 )
-from antiphon.application.telemetry.trace_context import (
-    TRACE_HEADERS,
-    headers_of_response,
-    headers_of_turn,
-)
+from antiphon.application.telemetry.trace_context import TRACE_HEADERS
 from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
@@ -161,8 +157,8 @@ class Turns:
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns; meanwhile the caller adds to `output` and `usages` after each turn."""
-        if self._records.trace_ids is not None:
-            TRACE_HEADERS.set(headers_of_response(self._records.trace_ids))
+        if self._records.trace is not None:
+            TRACE_HEADERS.set(self._records.trace.headers_of_response())
         async with aclosing(self._sessions):
             plan, turn, last_turn = self._plan, self._plan.turn, self._first
             first_item = first_usage = 0  # where the answer starts in `output` and `usages`
@@ -276,9 +272,9 @@ class Turns:
         return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=effort)
 
     async def _admit(self, turn: Turn) -> ModelTurn:
-        if (ids := self._records.trace_ids) is not None:
+        if (trace := self._records.trace) is not None:
             number = self._records.recorder.turn_number
-            turn = replace(turn, trace_headers=headers_of_turn(ids, number, turn.trace_headers))
+            turn = replace(turn, trace_headers=trace.headers_of_turn(number, turn.trace_headers))
         if (progress := self._records.recorder.progress) is not None:
             turn = replace(turn, progress=progress.open_turn())
         request_id = f"{self._request_id}_{self._admitted_count}"

@@ -6,14 +6,7 @@ from collections.abc import Collection
 
 from antiphon.application.ports import EndedRun, Meter
 from antiphon.application.telemetry import instruments as i
-from antiphon.domain.metrics import (
-    LISTING,
-    MODEL_TURNS,
-    ResponseMetrics,
-    ToolCallMetrics,
-    TurnMetrics,
-)
-from antiphon.domain.response import Response
+from antiphon.domain.metrics import LISTING, MODEL_TURNS, ToolCallMetrics, TurnMetrics
 
 OPERATION, PROVIDER = "chat", "antiphon"
 
@@ -33,33 +26,30 @@ class MeterRuns:
         self._by_tenant = by_tenant
 
     def __call__(self, ended: EndedRun) -> None:
-        response, metrics = ended.response, ended.response.metrics
-        if not isinstance(metrics, ResponseMetrics):
-            return
-        self._count(response, metrics)
-        self._time(response, metrics)
-        for turn in metrics.turns:
-            self._meter_turn(turn, turn.model or response.model)
+        self._count(ended)
+        self._time(ended)
+        for turn in ended.metrics.turns:
+            self._meter_turn(turn, turn.model or ended.model)
             for call in turn.tool_calls:
                 self._meter_call(call)
         if self._by_tenant:
-            self._count_tenant(ended.tenant, response)
+            self._count_tenant(ended)
 
-    def _count(self, response: Response, metrics: ResponseMetrics) -> None:
-        add = self._meter.add
-        add(i.RESPONSES, 1, (response.model, response.status, _reason_of(response)))
+    def _count(self, ended: EndedRun) -> None:
+        add, metrics = self._meter.add, ended.metrics
+        add(i.RESPONSES, 1, (ended.model, ended.status, ended.error or ended.incomplete_reason))
         if metrics.epoch > 1:
             add(i.TAKEOVERS)
         if metrics.store_failures:
             add(i.STORE_FAILURES, metrics.store_failures)
 
-    def _time(self, response: Response, metrics: ResponseMetrics) -> None:
-        observe, received_at = self._meter.observe, metrics.received_at
-        model = (response.model,)
+    def _time(self, ended: EndedRun) -> None:
+        observe, metrics, model = self._meter.observe, ended.metrics, (ended.model,)
+        received_at = metrics.received_at
         if metrics.ended_at is not None:
             observe(i.RESPONSE_SECONDS, metrics.ended_at - received_at, model)
         if metrics.admitted_at is not None and metrics.epoch == 1:
-            mode = "background" if response.background else "foreground"
+            mode = "background" if ended.background else "foreground"
             observe(i.QUEUE_SECONDS, metrics.admitted_at - received_at, (mode,))
         observe(i.TURNS, len(metrics.turns), model)
         for turn in metrics.turns:
@@ -107,14 +97,8 @@ class MeterRuns:
         if call.result in ("ok", "error"):
             self._meter.observe(i.TOOL_SECONDS, call.seconds, tool)
 
-    def _count_tenant(self, tenant: str, response: Response) -> None:
-        self._meter.add(i.TENANT_RESPONSES, 1, (tenant, response.status))
-        if response.usage is not None:
-            self._meter.add(i.TENANT_TOKENS, response.usage.input_tokens, (tenant, "input"))
-            self._meter.add(i.TENANT_TOKENS, response.usage.output_tokens, (tenant, "output"))
-
-
-def _reason_of(response: Response) -> str:
-    if response.error is not None:
-        return response.error.code or "error"
-    return response.incomplete_details.reason if response.incomplete_details else ""
+    def _count_tenant(self, ended: EndedRun) -> None:
+        self._meter.add(i.TENANT_RESPONSES, 1, (ended.tenant, ended.status))
+        if ended.usage is not None:
+            self._meter.add(i.TENANT_TOKENS, ended.usage.input_tokens, (ended.tenant, "input"))
+            self._meter.add(i.TENANT_TOKENS, ended.usage.output_tokens, (ended.tenant, "output"))

@@ -1,14 +1,14 @@
-"""The trace headers that requests to tool servers carry while a response runs."""
+"""The trace headers that requests to tool servers and model servers carry."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import cached_property
 
 from msgspec import Struct
 
-from antiphon.application.telemetry.recorder import RunRecorder
-from antiphon.application.telemetry.trace_ids import RESPONSE, TraceIds, turn_part
+from antiphon.application.telemetry.trace_ids import TraceIds
 
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -21,27 +21,57 @@ class Propagation(Struct, frozen=True, kw_only=True):
 
     sample_ratio: float = 1.0
 
-    def ids_of(self, response_id: str, recorder: RunRecorder) -> TraceIds:
-        return TraceIds.of(
-            response_id,
-            recorder.traceparent,
-            is_linked=recorder.links_trace,
-            sample_ratio=self.sample_ratio,
+    def trace_of(self, response_id: str, traceparent: str, *, is_linked: bool) -> PropagatedTrace:
+        return PropagatedTrace(
+            lambda: TraceIds.of(
+                response_id, traceparent, is_linked=is_linked, sample_ratio=self.sample_ratio
+            )
         )
 
-    def ids_in_background(self, response_id: str) -> TraceIds:
-        """Return the ids of a background response without its record: its trace is its own."""
-        return TraceIds.of(response_id, "", is_linked=True, sample_ratio=self.sample_ratio)
+    def trace_in_background(self, response_id: str) -> PropagatedTrace:
+        """Return the trace of a background response without its record: it is its own."""
+        return self.trace_of(response_id, "", is_linked=True)
 
 
-def headers_of_response(ids: TraceIds) -> dict[str, str]:
-    """Return the headers of what is done for the response as a whole."""
-    return {"traceparent": ids.span(RESPONSE).traceparent}
+class PropagatedTrace:
+    """The headers for what is done for one response, each computed when it is sent, if ever."""
+
+    def __init__(self, compute_ids: Callable[[], TraceIds]) -> None:
+        self._compute_ids = compute_ids
+
+    @cached_property
+    def _ids(self) -> TraceIds:
+        return self._compute_ids()
+
+    def headers_of_response(self) -> Mapping[str, str]:
+        """Return the headers of what is done for the response as a whole."""
+        return _LazyHeaders(lambda: {"traceparent": self._ids.span().traceparent})
+
+    def headers_of_turn(self, turn: int, given: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the headers of a turn's requests; `given` are the client's."""
+
+        def compute() -> Mapping[str, str]:
+            headers = {"traceparent": self._ids.span(turn).traceparent}
+            if self._ids.parent is not None and "tracestate" in given:
+                headers["tracestate"] = given["tracestate"]
+            return headers
+
+        return _LazyHeaders(compute)
 
 
-def headers_of_turn(ids: TraceIds, turn: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a turn's requests; `given` are the client's."""
-    headers = {"traceparent": ids.span(turn_part(turn)).traceparent}
-    if ids.parent is not None and "tracestate" in given:
-        headers["tracestate"] = given["tracestate"]
-    return headers
+class _LazyHeaders(Mapping[str, str]):
+    def __init__(self, compute: Callable[[], Mapping[str, str]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _headers(self) -> Mapping[str, str]:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> str:
+        return self._headers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
+    def __len__(self) -> int:
+        return len(self._headers)

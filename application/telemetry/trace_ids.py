@@ -14,9 +14,6 @@ from msgspec import Struct
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
-RESPONSE = "response"
-"""The part of a trace that stands for the whole response."""
-
 
 class SpanContext(Struct, frozen=True):
     """A span of somebody's trace; ids are in hexadecimal."""
@@ -45,8 +42,8 @@ def parse_traceparent(header: str) -> SpanContext | None:
 class TraceIds(Struct, frozen=True):
     """The trace of one response: the client's, or one of its own that may link to the client's."""
 
-    response_id: str
     trace_id: str
+    first_span: int
     is_sampled: bool
     parent: SpanContext | None = None
     link: SpanContext | None = None
@@ -59,25 +56,21 @@ class TraceIds(Struct, frozen=True):
 
         A response without a client's trace is sampled by `sample_ratio`.
         """
-        client = parse_traceparent(traceparent)
-        own_id = sha256(response_id.encode()).hexdigest()[:32]
+        client = parse_traceparent(traceparent) if traceparent else None
+        digest = sha256(response_id.encode()).hexdigest()
+        own_id, first_span = digest[:32], int(digest[32:48], 16)
         if client is None:
             is_sampled = int(own_id[:13], 16) < sample_ratio * 16**13
-            return cls(response_id, own_id, is_sampled)
+            return cls(own_id, first_span, is_sampled)
         if is_linked:
-            return cls(response_id, own_id, client.is_sampled, link=client)
-        return cls(response_id, client.trace_id, client.is_sampled, parent=client)
+            return cls(own_id, first_span, client.is_sampled, link=client)
+        return cls(client.trace_id, first_span, client.is_sampled, parent=client)
 
-    def span(self, part: str) -> SpanContext:
-        """Return the span of a part of the response: `response`, `turn 2`, `call 2.1`."""
-        digest = sha256(f"{self.response_id} {part}".encode()).hexdigest()
-        return SpanContext(self.trace_id, digest[:16], self.is_sampled)
+    def span(self, turn: int = 0, call: int = 0) -> SpanContext:
+        """Return the span of the response, of a turn of it, or of a call in that turn, from 1 on.
 
-
-def turn_part(turn: int) -> str:
-    """Return the name of a turn's span, from 1 on."""
-    return f"turn {turn}"
-
-
-def call_part(turn: int, call: int) -> str:
-    return f"call {turn}.{call}"
+        No two of them are equal: turns and calls are far fewer than 2**32.
+        """
+        return SpanContext(
+            self.trace_id, f"{self.first_span ^ (turn << 32 | call):016x}", self.is_sampled
+        )

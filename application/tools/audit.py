@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.application.ports import AuditLog, ToolCallRecord
 from antiphon.application.telemetry.recorder import RecordedCall, RunRecorder
-from antiphon.application.telemetry.trace_ids import TraceIds
+from antiphon.application.telemetry.trace_context import PropagatedTrace
 from antiphon.application.tools.work import WorkReport
 from antiphon.domain import deltas as d
 from antiphon.domain.metrics import LISTING, CallResult
@@ -28,7 +28,7 @@ class CallRecords(Struct, frozen=True, kw_only=True):
     """Records the calls of one response: what they took, and who made them if there is a log."""
 
     recorder: RunRecorder
-    trace_ids: TraceIds | None = None
+    trace: PropagatedTrace | None = None
     log: AuditLog | None = None
     tenant: str = ""
     key_id: str = ""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.application.ports import Meter, ReportRun, ToolServers
+from antiphon.application.ports import ReportRun, ToolServers
+from antiphon.application.telemetry.ended_runs import EndedRuns
 from antiphon.application.telemetry.run_metrics import MeterRuns
 from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.entrypoints.settings import Settings
 
 if TYPE_CHECKING:
     from antiphon.adapters.telemetry.otlp import OtlpTraces
+    from antiphon.adapters.telemetry.prometheus import PrometheusMeter
 
 
 def otlp_traces(settings: Settings, owner: str) -> OtlpTraces | None:
@@ -31,15 +32,25 @@ def propagation(settings: Settings) -> Propagation | None:
     return Propagation(sample_ratio=settings.trace_sample_ratio)
 
 
-def reports(
+def ended_runs(
     traces: OtlpTraces | None,
-    meter: Meter,
+    meter: PrometheusMeter | None,
     settings: Settings,
     tool_servers: ToolServers | None,
-) -> Sequence[ReportRun]:
-    """Return what is told of each run that has ended."""
-    told: list[ReportRun] = [] if traces is None else [traces.report]
-    if settings.metrics:
+) -> EndedRuns | None:
+    """Return what is told of each run that has ended, if anybody is."""
+    reports: list[ReportRun] = [] if traces is None else [traces.report]
+    if meter is not None:
         labels = getattr(tool_servers, "labels", ())  # of servers that the operator chose
-        told.append(MeterRuns(meter, own_servers=labels, by_tenant=settings.metrics_tenants))
-    return told
+        by_tenant = settings.metrics_tenants
+        reports.append(MeterRuns(meter, own_servers=labels, by_tenant=by_tenant))
+    if not reports:
+        return None
+    ended = EndedRuns(reports)
+    if meter is not None:
+        meter.before_reading(ended.flush)
+    return ended
+
+
+def report_of(ended_runs: EndedRuns | None) -> ReportRun | None:
+    return None if ended_runs is None else ended_runs.add

@@ -26,7 +26,7 @@ def ended(name: str = "look", trace_of: str = "resp_1") -> EndedRun:
     response = Response(
         id=trace_of, created_at=1, model="m", status="completed", output=[], metrics=metrics
     )
-    return EndedRun(tenant="t", response=response)
+    return EndedRun.of("t", response, metrics)
 
 
 @pytest.fixture(autouse=True)

@@ -63,6 +63,12 @@ async def test_more_series_than_a_metric_may_have_are_counted_together() -> None
     assert (await samples_of(meter))["a_count_total", "0"] == 2
 
 
+async def test_what_waits_is_counted_before_the_metrics_are_read() -> None:
+    meter = PrometheusMeter()
+    meter.before_reading(lambda: meter.add(COUNTER, labels=("x",)))
+    assert (await samples_of(meter))["a_count_total", "x"] == 1
+
+
 async def test_a_gauge_that_cannot_be_read_costs_only_its_own_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.application.telemetry.log_context import log_as
-from antiphon.entrypoints.log_format import MAX_CHARS, MAX_WAITING, BatchHandler, LogFormatter
+from antiphon.entrypoints.log_format import (
+    MAX_CHARS,
+    MAX_WAITING,
+    BatchHandler,
+    LazyMessage,
+    LogFormatter,
+)
 
 
 class Stream(io.StringIO):
@@ -79,6 +85,18 @@ async def test_what_a_line_names_may_change_while_it_waits(
     items.append(2)
     logger.handlers[0].flush()
     assert stream.messages == ["items [1]"]
+
+
+async def test_a_lazy_message_waits_like_others(logger: logging.Logger, stream: Stream) -> None:
+    class Message(LazyMessage, frozen=True):
+        def __str__(self) -> str:
+            return "second"
+
+    logger.info("first")
+    logger.info(Message())
+    assert stream.writes == 0
+    logger.warning("third")
+    assert stream.messages == ["first", "second", "third"]
 
 
 async def test_a_warning_is_written_at_once_after_what_waits(

@@ -57,6 +57,13 @@ def test_a_line_of_json_has_all_that_is_known() -> None:
     }
 
 
+@pytest.mark.parametrize("text", ["grün", "\u2028", "half \ud83d"])
+def test_a_line_of_json_is_ascii(text: str) -> None:
+    line = formatted(JsonLogFormatter(), record("%s", text))
+    assert line.isascii()
+    assert json.loads(line)["message"] == text
+
+
 def test_a_line_of_vllm_names_the_response_of_its_request() -> None:
     assert as_json(record("Added request resp_0aZ9_1."))["response_id"] == "resp_0aZ9"
 

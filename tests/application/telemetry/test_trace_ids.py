@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.application.telemetry.trace_ids import (
-    SpanContext,
-    TraceIds,
-    call_part,
-    parse_traceparent,
-    turn_part,
-)
+from antiphon.application.telemetry.trace_ids import SpanContext, TraceIds, parse_traceparent
 
 TRACE, SPAN = "a" * 32, "b" * 16
 HEADER = f"00-{TRACE}-{SPAN}-01"
@@ -53,11 +47,11 @@ def test_a_response_that_outlives_its_request_only_links() -> None:
 
 def test_each_part_has_a_span_that_stays_the_same() -> None:
     ids = TraceIds.of("resp_1", "", is_linked=False)
-    parts = [turn_part(1), turn_part(2), call_part(1, 1), call_part(1, 2), "response"]
-    spans = [ids.span(part) for part in parts]
+    parts = [(), (1,), (2,), (1, 1), (1, 2), (2, 1)]
+    spans = [ids.span(*part) for part in parts]
     assert len({span.span_id for span in spans}) == len(parts)
-    assert spans == [TraceIds.of("resp_1", "", is_linked=True).span(part) for part in parts]
-    assert ids.span("response") != TraceIds.of("resp_2", "", is_linked=False).span("response")
+    assert spans == [TraceIds.of("resp_1", "", is_linked=True).span(*part) for part in parts]
+    assert ids.span() != TraceIds.of("resp_2", "", is_linked=False).span()
     assert parse_traceparent(spans[0].traceparent) == spans[0]
 
 
