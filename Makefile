@@ -36,6 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
 
+# ANTIPHON_TEST_WORKERS=4 pytest tests/http, or tests/clients, does the same beside a server with workers.
 test: $(VENV)/ready
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m $(QUICK) -k "not postgres and not redis" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
