@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
-from tests.faults.workers import serving_with_settings
+from tests.faults.workers import ANEW, serving_with_settings
 
 WORKERS = int(os.environ.get("ANTIPHON_TEST_WORKERS", "1"))
 ROOT = Path(__file__).parents[1]
 
-CONNECTIONS = httpx.Limits(max_keepalive_connections=0 if WORKERS > 1 else None)
+CONNECTIONS = ANEW if WORKERS > 1 else httpx.Limits()
 """The limits of clients."""
 
 

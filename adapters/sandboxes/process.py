@@ -347,9 +347,10 @@ async def _launch(command: Sequence[str], **options: Any) -> asyncio.subprocess.
     try:
         return await asyncio.shield(launching)
     except asyncio.CancelledError:
-        process = await launching
-        _kill_launch(process)
-        await process.wait()
+        with suppress(OSError):
+            process = await launching
+            _kill_launch(process)
+            await process.wait()
         raise
 
 

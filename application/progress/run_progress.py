@@ -40,6 +40,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain.errors import CannotResume
 from antiphon.domain.metrics import TurnMetrics
 from antiphon.domain.traces import from_traced, to_traced
+from antiphon.domain.usage import TurnUsage
 
 
 class RunProgress:
@@ -77,6 +78,11 @@ class RunProgress:
         """Recall nothing more: the run only ends."""
         self._ids.clear()
         self._sealed.clear()
+
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        """Return what earlier servers have used, for a run that only ends: nothing was recalled."""
+        begun = (turn.usage() for turn in self._turns.values() if not turn.has_ended)
+        return [*map(_usage_of, self._ended_turns), *begun]
 
     def start(self, at: float) -> None:
         """Record the time of the run's start; only the first one counts."""
@@ -158,14 +164,16 @@ class RunProgress:
                 self._sealed.append(value)
             case Value(value):
                 self._values.append(value)
-            case TurnBegun(number, model, steps):
+            case TurnBegun(number, model, steps, input_tokens):
                 before = self._turns.get(number)
                 kept = [] if before is None else before.steps[:steps]
-                self._turns[number] = _StoredTurn(model, kept)
+                self._turns[number] = _StoredTurn(model, kept, input_tokens)
             case TurnSteps(number, rows):
                 self._turns[number].steps += to_steps(rows)
             case TurnEnded(metrics):
                 self._ended_turns.append(metrics)
+                for turn in self._turns.values():
+                    turn.has_ended = True
             case CallStarted(number):
                 self._calls[number] = _StoredCall()
             case CallOutput(number, batch):
@@ -179,6 +187,13 @@ class _StoredTurn(Struct):
 
     model: str
     steps: list[Step]
+    input_tokens: int
+    has_ended: bool = False
+
+    def usage(self) -> TurnUsage:
+        cached = self.steps[-1].cached_tokens if self.steps else 0
+        output = sum(map(_tokens_in, self.steps))
+        return TurnUsage(input=self.input_tokens, cached=cached, output=output)
 
 
 class _StoredCall(Struct):
@@ -257,6 +272,21 @@ class CallProgress:
         """Record that the call has ended."""
         if not self.has_ended:
             self._run.add(CallEnded(self._number))
+
+
+def _tokens_in(step: Step) -> int:
+    """Return the number of tokens; a server that sends no tokens sends about one in a piece."""
+    return len(step.token_ids) or min(len(step.text), 1)
+
+
+def _usage_of(metrics: TurnMetrics) -> TurnUsage:
+    return TurnUsage(
+        input=metrics.input_tokens,
+        cached=metrics.cached_tokens,
+        output=metrics.output_tokens,
+        reasoning=metrics.reasoning_tokens,
+        tool_output=metrics.tool_output_tokens,
+    )
 
 
 def _without_silent_end(steps: Sequence[Step]) -> list[Step]:

@@ -17,7 +17,6 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.sampling import wants_logprobs
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.progress.run_progress import RunProgress
-from antiphon.application.progress.tokens import tokens_used
 from antiphon.application.resources.limits import RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
@@ -78,22 +77,22 @@ RESUME_LIMITS = ResumeLimits()
 class RestoredRun(Struct, frozen=True, kw_only=True):
     """A run with the `events` that it has logged; `failure` says why it cannot start.
 
-    `tokens_used` are those of other servers, for a run that only ends here.
+    `progress` is that of other servers.
     """
 
     run: Run
     events: Sequence[Event] = ()
     failure: Failure | None = None
-    tokens_used: Sequence[TurnUsage] = ()
+    progress: RunProgress
 
     def cancel(self) -> list[Event]:
         """Return the events with which the run ends as cancelled."""
-        self.run.sequencer.add_usage(self.tokens_used)
+        self.run.sequencer.add_usage(self.progress.tokens_used())
         return self.run.sequencer.cancel()
 
     def fail(self, failure: Failure) -> list[Event]:
         """Return the events with which the run ends as failed."""
-        self.run.sequencer.add_usage(self.tokens_used)
+        self.run.sequencer.add_usage(self.progress.tokens_used())
         return self.run.sequencer.fail(failure)
 
 
@@ -169,12 +168,7 @@ class RestoreRun:
             with_metrics=request is not None and METRICS in (request.include or ()),
             logprobs=LogprobBudget() if request is not None and wants_logprobs(request) else None,
         )
-        return RestoredRun(
-            run=run,
-            events=events or (),
-            failure=failure,
-            tokens_used=() if log is None else tokens_used(log.records),
-        )
+        return RestoredRun(run=run, events=events or (), failure=failure, progress=progress)
 
     def _make_journal(
         self, lease: Lease, recorder: RunRecorder, resumed_log: ResumedLog | None

@@ -7,7 +7,7 @@ files there, as long as the container lives and the request reaches the server t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote
 
@@ -140,18 +140,21 @@ class FindResponseContainer:
         Raises: RequestError for a container that does not exist, or options that it cannot have;
         ContainerElsewhere.
         """
-        named: dict[str, str] = {}
-        request, path = ContainerRequest(), ""
+        named: str | None = None
+        request, path, named_path = ContainerRequest(), "", ""
         for tool in tools:
             options, path = _options_of(tool)
-            if isinstance(options, str):
-                named[options] = path
-                _check_is_one(named)
-            else:
+            if not isinstance(options, str):
                 request = _merge(request, await self._check(options, path, tenant=tenant))
+            elif named is None:
+                named, named_path = options, path
+            elif options != named:
+                raise RequestError(
+                    "The tools of a response share one container.", param=path, code="invalid_value"
+                )
         sandbox, note = None, ""
-        for container_id, its_path in named.items():  # after it is certain that there is only one
-            sandbox = await self._locate(tenant, container_id, path=its_path)
+        if named is not None:  # only now: of two, one may be at another server
+            sandbox = await self._locate(tenant, named, path=named_path)
         latest = _latest_container_id(conversation)
         if sandbox is None and not request.files and latest is not None:
             sandbox = await self._locate.latest(tenant, latest, path=path)
@@ -163,15 +166,6 @@ class FindResponseContainer:
             request,
             note=note,
             is_only_here=sandbox is not None and self._locate.has_others,
-        )
-
-
-def _check_is_one(named: Mapping[str, str]) -> None:
-    """Raises: RequestError if the tools name several containers, by their paths."""
-    if len(named) > 1:
-        *_, path = named.values()
-        raise RequestError(
-            "The tools of a response share one container.", param=path, code="invalid_value"
         )
 
 

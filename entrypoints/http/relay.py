@@ -285,7 +285,9 @@ class AcceptRelayed:
         assert scope["type"] == ScopeType.HTTP
         silence_s = SILENCE_S if tag_in(scope["path"]) else None  # a model may think
         message: Any = await receive()
-        answer = RelayedAnswer(self._servers, tag, message["body"], silence_s=silence_s)
+        body = message.pop("body")
+        answer = RelayedAnswer(self._servers, tag, body, silence_s=silence_s)
+        del body  # a large one need not be kept until the answer is complete
         await answer(scope, receive, send)
 
     @asynccontextmanager

@@ -15,6 +15,8 @@ from tests.faults.replicas import Replica, replicas, wait_for
 from tests.processes import is_process_alive
 
 WORKERS = 3
+ANEW = httpx.Limits(max_keepalive_connections=0)
+"""A new connection for each request."""
 START_S = 120.0
 """One process after another imports the server, on a machine however busy."""
 
@@ -48,8 +50,7 @@ def serving_with_settings(
 
 def connecting_anew(client: httpx.Client) -> httpx.Client:
     """Return a client with a new connection for each request: it may be to any worker."""
-    limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.Client(base_url=client.base_url, timeout=client.timeout, limits=limits)
+    return httpx.Client(base_url=client.base_url, timeout=client.timeout, limits=ANEW)
 
 
 def pids_of(server: Replica) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from antiphon.application.progress.records import (
     TurnSteps,
     to_rows,
 )
-from antiphon.application.progress.tokens import tokens_used
+from antiphon.application.progress.run_progress import RunProgress
 from antiphon.domain.metrics import TurnMetrics
 from antiphon.domain.usage import TurnUsage
 
@@ -61,4 +61,4 @@ WHOLE = TurnUsage(input=9, cached=4, output=5, reasoning=2, tool_output=1)
     ids=lambda value: str(len(value)),
 )
 def test_recorded_turns_have_used_tokens(records: list[AnyRecord], used: list[TurnUsage]) -> None:
-    assert [*tokens_used(records)] == used
+    assert [*RunProgress(records).tokens_used()] == used
