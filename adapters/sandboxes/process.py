@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import Any
 
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
@@ -33,6 +32,7 @@ from antiphon.adapters.sandboxes.output_reader import OutputReader
 from antiphon.adapters.sandboxes.process_tree import descendants, total_memory
 from antiphon.adapters.sandboxes.request_channel import PROCESS_ENDED, Answer, RequestChannel
 from antiphon.application.ports import CommandExit, CommandOutput
+from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
 
@@ -160,7 +160,21 @@ class Process:
         limits: Limits,
         group: Group | None = None,
     ) -> Process:
-        """Start a sandbox, in a cgroup if one is passed. Raises: SandboxError."""
+        """Start a sandbox, in a cgroup if one is passed. Raises: SandboxError.
+
+        A cancellation ends the sandbox once it has started: in between, nobody knows its processes.
+        """
+        starting = asyncio.ensure_future(cls._start(launcher, python, limits, group))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await run_to_completion(_end(starting))
+            raise
+
+    @classmethod
+    async def _start(
+        cls, launcher: Sequence[str], python: Interpreter, limits: Limits, group: Group | None
+    ) -> Process:
         if group is not None:
             launcher = group.wrap_command(launcher)
         with ExitStack() as stack:
@@ -178,14 +192,15 @@ class Process:
                 commands=(sockets[1][1].fileno(), *command_pipes[1::2]) if limits.commands else (),
             )
             try:
-                process = await _launch(
-                    sandbox_command(launcher, python, limits, descriptors),
+                process = await asyncio.create_subprocess_exec(
+                    *sandbox_command(launcher, python, limits, descriptors),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output_writer,
                     stderr=output_writer,
                     env={},
                     cwd="/",
                     pass_fds=descriptors.all,
+                    start_new_session=True,  # so that all its processes can be killed
                 )
             except OSError as error:
                 raise SandboxError(f"The container did not start: {error}.") from None
@@ -336,29 +351,24 @@ class Process:
             await self._group.remove()
 
 
-async def _launch(command: Sequence[str], **options: Any) -> asyncio.subprocess.Process:
-    """Start a process in a session of its own. Raises: OSError.
-
-    A cancellation waits for the start: asyncio would only kill the launcher.
-    """
-    launching = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(*command, start_new_session=True, **options)
-    )
-    try:
-        return await asyncio.shield(launching)
-    except asyncio.CancelledError:
-        with suppress(OSError):
-            process = await launching
-            _kill_launch(process)
-            await process.wait()
-        raise
+async def _end(starting: asyncio.Future[Process]) -> None:
+    with suppress(SandboxError):
+        process = await starting
+        await process.kill()
 
 
 def _kill_launch(process: asyncio.subprocess.Process) -> None:
-    """Kill a launcher and its child, which does not end with it before it is in its namespaces."""
-    if process.returncode is None:
+    """Kill a launcher and its child, which does not end with it before its program starts.
+
+    The child has a session of its own some time before that, so it is killed by itself as well.
+    """
+    if process.returncode is not None:
+        return
+    for pid in descendants(process.pid):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _wait_for_end(pidfd: int) -> None:
