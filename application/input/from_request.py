@@ -93,6 +93,7 @@ def turn_of(
     *,
     items: Sequence[Item],
     active_configuration: ActiveConfiguration,
+    tenant: str,
     cache_salt: str,
     trace_headers: Mapping[str, str],
 ) -> Turn:
@@ -105,6 +106,7 @@ def turn_of(
     return Turn(
         model=request.model or "",
         items=items,
+        tenant=tenant,
         instructions=_instructions(request),
         tools=offered.specs,
         choice=offered.choice,

@@ -118,6 +118,7 @@ class SummarizedTurn(TurnWrapper):
                 max_tokens=MAX_TOKENS[self._length], step_tokens=turn.sampling.step_tokens
             ),
             priority=turn.priority,
+            tenant=turn.tenant,
             cache_salt=turn.cache_salt,
             trace_headers=turn.trace_headers,
         )

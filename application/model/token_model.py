@@ -209,7 +209,7 @@ class TokenModel(Model):
         """Return the prompt, or raise input_too_long if it is much longer than may fit."""
         limit = self._max_prompt_tokens if max_tokens is None else max_tokens
         rendered = await self._rendering.run(
-            turn.cache_salt or "",
+            turn.tenant,
             partial(self._format.render, replace(turn, max_prompt_tokens=limit)),
         )
         # Prepared right away: the tokens of its images are known only then.

@@ -50,11 +50,13 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     number of tokens that the turn before read and wrote: the rest of the prompt came from tools.
     `max_prompt_tokens`, if set, allows a format to stop rendering a longer prompt. `trace_steps` is
     the most steps that the turn's transcript records; 0 if nobody reads one. `progress`, if set,
-    gets each step, so that another server can go on with the turn.
+    gets each step, so that another server can go on with the turn. `tenant` says whose turn it is
+    where tenants share something; a `cache_salt` does not, since clients choose a part of it.
     """
 
     model: str
     items: Sequence[Item]
+    tenant: str = ""
     instructions: str | None = None
     tools: Sequence[ToolSpec] = ()
     choice: ToolChoice = ToolChoice()

@@ -145,6 +145,7 @@ class PrepareTurn:
             model,
             items=shown.items,
             active_configuration=c.active_configuration(conversation),
+            tenant=tenant,
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )

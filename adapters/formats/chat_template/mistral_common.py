@@ -106,7 +106,7 @@ class MistralRenderer(Renderer):
 
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or has_large_tools(turn):
-            async with self._writers.slot(turn.cache_salt or ""):
+            async with self._writers.slot(turn.tenant):
                 token_ids = await compute_in_thread(self._encode, turn)
         else:
             token_ids = self._encode(turn)

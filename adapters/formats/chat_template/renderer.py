@@ -135,7 +135,7 @@ class TemplateRenderer(Renderer):
 
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or has_large_tools(turn):
-            async with self._writers.slot(turn.cache_salt or ""):
+            async with self._writers.slot(turn.tenant):
                 pieces, image_urls, digest = await compute_in_thread(self._write, turn)
         else:
             pieces, image_urls, digest = self._write(turn)
@@ -281,7 +281,7 @@ class TemplateRenderer(Renderer):
     async def _encode_in_threads(self, text: str, turn: Turn, tokens_before: int) -> list[int]:
         ids: list[int] = []
         for batch in self._encoder.batches(text):
-            async with self._encoders.slot(turn.cache_salt or ""):
+            async with self._encoders.slot(turn.tenant):
                 ids += await compute_in_thread(self._encoder.encode_batch, batch)
             check_length(tokens_before + len(ids), turn.max_prompt_tokens)
         return ids

@@ -180,7 +180,7 @@ class Renderer:
         is_complete = False
         while not is_complete:
             # One step of one prompt in each iteration of the loop, however many there are.
-            async with self._encoders.slot(turn.cache_salt or ""):
+            async with self._encoders.slot(turn.tenant):
                 is_complete = next(steps, True)
                 await asyncio.sleep(0)
         return ids

@@ -38,6 +38,7 @@ async def test_all_turns_of_a_response_have_the_cache_salt_of_tenant_and_client(
     await house.whole(input="hi", cache_salt="mine")
     salts = [turn.cache_salt for turn in house.model.turns]
     assert salts == ["salt of t None", "salt of t None", "salt of t mine"]
+    assert {turn.tenant for turn in house.model.turns} == {"t"}, "whatever salt a client chooses"
 
 
 async def test_a_response_has_its_compaction_before_its_answer(
