@@ -95,9 +95,11 @@ def test_each_turn_has_its_calls(calling: httpx.Client, site: FakeMcpServer, mod
 def test_a_failed_response_keeps_its_record(http: httpx.Client, model: str) -> None:
     body: Json = {"model": model, "input": script([{"say": "one two"}, {"fail": "gone"}])}
     created = http.post("/responses", json={**body, "background": True}).json()
-    wait_until(lambda: metrics_of(http, created["id"]).get("ended_at") is not None)
+    path = f"/responses/{created['id']}"
+    wait_until(lambda: http.get(path).json()["status"] not in ("queued", "in_progress"))
     metrics = metrics_of(http, created["id"])
-    assert http.get(f"/responses/{created['id']}").json()["status"] == "failed"
+    assert http.get(path).json()["status"] == "failed"
+    assert metrics.get("ended_at") is not None
     assert "reason" not in metrics["turns"][0]
 
 
