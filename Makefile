@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
 
-# ANTIPHON_TEST_WORKERS=4 pytest tests/http, or tests/clients, does the same beside a server with workers.
+# With ANTIPHON_TEST_WORKERS=4, tests/http and tests/clients use a server with four workers.
 test: $(VENV)/ready
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m $(QUICK) -k "not postgres and not redis" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)

@@ -1,4 +1,4 @@
-"""The suite beside a server with several workers: `ANTIPHON_TEST_WORKERS=4 pytest tests/http`.
+"""Tests of a server with several workers: `ANTIPHON_TEST_WORKERS=4 pytest tests/http`.
 
 What a fixture of a whole module serves is then a process with so many workers, and each request of
 its clients has a connection of its own: it may be to any worker. Tests that look into the server,
@@ -41,7 +41,7 @@ class RunningWorkers:
 
 @contextmanager
 def running_workers(folder: Path, **given: Any) -> Iterator[RunningWorkers]:
-    """Serve until the block is left. `given` are settings; the store is else a SQLite file."""
+    """Serve until the block is left. `given` are settings; the default store is a SQLite file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # of tools that tests bring
         settings = {"store": "sqlite", **given}
