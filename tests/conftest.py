@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ hypothesis_settings.register_profile(
     "search", hypothesis_settings.get_profile("same"), derandomize=False
 )
 hypothesis_settings.load_profile("same")
+
+# A shell that starts the tests in the background lets them ignore SIGINT, and so their servers.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Running(msgspec.Struct):

@@ -28,9 +28,10 @@ MAX_HEALTH_S = 0.1
 MAX_SHARE = 0.25
 """Of the time until the whole burst is answered. If all of it starts at once, a health check
 usually waits for half of that time or more; in portions, for a tenth."""
-MAX_PASSING_SHARE = 0.33
+MAX_PASSING_SHARE = 0.4
 """The same for requests that come after a burst over new connections: in the order of arrival, it
-would be half. All connections before them must at least be accepted."""
+would be half or more. All connections before them must at least be accepted, which alone takes a
+quarter to a third of the time until all are answered."""
 BURSTS = 5
 """A machine with other work sometimes stands still itself, so the median counts."""
 

@@ -301,8 +301,11 @@ def test_a_server_can_be_stopped_while_it_waits_for_a_silent_model_server(
             text=True,
         )
         with process, silent.accept()[0]:
-            process.send_signal(number)
-            _, printed = process.communicate(timeout=ARRIVES_S)
+            try:
+                process.send_signal(number)
+                _, printed = process.communicate(timeout=ARRIVES_S)
+            finally:
+                process.kill()
     assert process.returncode in (0, 130)
     assert "silent: stopped after" in printed
     assert "Traceback" not in printed
