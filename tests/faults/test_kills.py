@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -31,17 +32,26 @@ MODELS = ("scripted-chat", "scripted-harmony")
 TEXT = "word " * 60
 NOTES = {"type": "mcp", "server_label": "notes"}
 OPTIONS = ("--tool", "tests.faults.noting_tools:Notes", "--run-attempts", "1000")
+CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
+RUNS_CODE = shutil.which("bwrap") is not None
+CODE_OPTIONS = ("--code-interpreter", "--code-cgroup", "off") if RUNS_CODE else ()
 
 
 def body_of(number: int) -> dict[str, Any]:
-    """Return a run with reasoning and text or, every other time, a loop over tools."""
+    """Return a run with reasoning and text or, every other time, a loop over tools or code."""
     thought = {"think": "hm "}
     answer = [thought, {"say": "word ", "repeat": 60, "tick": 0.01}]
     calls = [{"mcp": name, "args": {"text": f"{number} {name}"}} for name in ("note", "read")]
-    turns = [answer] if number % 2 else [[thought, *calls], [thought, calls[1]], answer]
-    script = f"@@script {json.dumps(turns)}"
-    model = MODELS[number // 2 % len(MODELS)]
-    return {"model": model, "input": script, "background": True, "tools": [NOTES]}
+    code = [{"call": "python", "args": {"code": f"print({number})"}}]
+    loops = [calls, calls, calls, code] if RUNS_CODE else [calls]
+    loop = loops[number // 4 % len(loops)]
+    turns = [answer] if number % 2 else [[thought, *loop], [thought, loop[-1]], answer]
+    return {
+        "model": MODELS[number // 2 % len(MODELS)],
+        "input": f"@@script {json.dumps(turns)}",
+        "background": True,
+        "tools": [NOTES, CODE] if loop is code else [NOTES],
+    }
 
 
 class Readers:
@@ -93,7 +103,7 @@ def test_no_run_fails_no_event_is_lost_and_no_call_is_made_twice(
     notes.touch()
     monkeypatch.setenv(noting_tools.NOTES, str(notes))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with replicas(tmp_path, *shared_store, *OPTIONS) as living:
+    with replicas(tmp_path, *shared_store, *OPTIONS, *CODE_OPTIONS) as living:
         readers = Readers(living, chance)
         for _ in range(KILLS):
             readers.fill()
@@ -107,8 +117,13 @@ def test_no_run_fails_no_event_is_lost_and_no_call_is_made_twice(
         readers.finish(ENDED_WITHIN_S + 10)
         ends = Counter(watched.check(chance.choice(living).api) for watched in readers.over)
     responses = [watched.event(watched.last)["response"] for watched in readers.over]
-    lost = sum(is_lost(item) for response in responses for item in response["output"])
-    print(f"{KILLS} kills, {len(readers.over)} runs: {dict(ends)}, {lost} calls lost")
+    items = [item for response in responses for item in response["output"]]
+    lost = sum(map(is_lost, items))
+    code = sum(item["type"] == "code_interpreter_call" for item in items)
+    print(
+        f"{KILLS} kills, {len(readers.over)} runs: {dict(ends)}, {lost} calls lost, {code} of code"
+    )
+    assert (code > 0) == RUNS_CODE
     assert set(ends) == {"completed"}
     assert {response["output"][-1]["content"][0]["text"] for response in responses} == {TEXT}
     made = Counter(notes.read_text(encoding="utf-8").splitlines())
