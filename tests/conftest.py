@@ -31,7 +31,7 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("same")
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and so their servers.
+# A shell makes what it starts in the background ignore SIGINT, and the servers of tests would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -33,8 +33,8 @@ TEXT = "word " * 60
 NOTES = {"type": "mcp", "server_label": "notes"}
 OPTIONS = ("--tool", "tests.faults.noting_tools:Notes", "--run-attempts", "1000")
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
-RUNS_CODE = shutil.which("bwrap") is not None
-CODE_OPTIONS = ("--code-interpreter", "--code-cgroup", "off") if RUNS_CODE else ()
+HAS_SANDBOX = shutil.which("bwrap") is not None
+CODE_OPTIONS = ("--code-interpreter", "--code-cgroup", "off") if HAS_SANDBOX else ()
 
 
 def body_of(number: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def body_of(number: int) -> dict[str, Any]:
     answer = [thought, {"say": "word ", "repeat": 60, "tick": 0.01}]
     calls = [{"mcp": name, "args": {"text": f"{number} {name}"}} for name in ("note", "read")]
     code = [{"call": "python", "args": {"code": f"print({number})"}}]
-    loops = [calls, calls, calls, code] if RUNS_CODE else [calls]
+    loops = [calls, calls, calls, code] if HAS_SANDBOX else [calls]
     loop = loops[number // 4 % len(loops)]
     turns = [answer] if number % 2 else [[thought, *loop], [thought, loop[-1]], answer]
     return {
@@ -123,7 +123,7 @@ def test_no_run_fails_no_event_is_lost_and_no_call_is_made_twice(
     print(
         f"{KILLS} kills, {len(readers.over)} runs: {dict(ends)}, {lost} calls lost, {code} of code"
     )
-    assert (code > 0) == RUNS_CODE
+    assert (code > 0) == HAS_SANDBOX
     assert set(ends) == {"completed"}
     assert {response["output"][-1]["content"][0]["text"] for response in responses} == {TEXT}
     made = Counter(notes.read_text(encoding="utf-8").splitlines())

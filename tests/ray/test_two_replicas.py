@@ -28,8 +28,9 @@ def create(cluster: Cluster, prompt: str = "hi", **fields: Any) -> dict[str, Any
     return response
 
 
-def read(cluster: Cluster, response_id: str) -> dict[str, Any]:
-    answer = httpx.get(f"{cluster.api}/responses/{response_id}", timeout=30)
+def read(cluster: Cluster, response_id: str, *include: str) -> dict[str, Any]:
+    url = f"{cluster.api}/responses/{response_id}"
+    answer = httpx.get(url, params={"include[]": include}, timeout=30)
     assert answer.status_code == 200, answer.text
     response: dict[str, Any] = answer.json()
     return response
