@@ -26,6 +26,7 @@ from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.admin import serving_admin
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.event_loop import new_event_loop
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.connections import Connections
@@ -177,7 +178,7 @@ def run(settings: Settings, process: Process | None = None, peers: Peers | None 
     keep_little_free_memory()
     with (
         configure_vllm_logs(settings.log_level, settings.log_format),
-        asyncio.Runner(loop_factory=_new_loop) as runner,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):
         runner.run(_serve(Container(settings=settings, peers=peers), process))
@@ -516,12 +517,3 @@ def _handle_signals(server: _Server, settings: Settings, process: Process) -> No
     loop = asyncio.get_running_loop()
     for number in process.stop_signals:
         loop.add_signal_handler(number, stop)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # not on Windows
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

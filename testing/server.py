@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import uvloop
 from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.event_loop import new_event_loop
 from antiphon.entrypoints.keys import create
 from antiphon.entrypoints.server import serving, start_app
 from antiphon.entrypoints.settings import SETTINGS, Settings, load
@@ -106,7 +106,7 @@ def serving_in_thread(container: Container) -> Iterator[str]:
             ready.set()
 
     def work() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve())
 
     thread = threading.Thread(target=work, name="antiphon", daemon=True)

@@ -23,6 +23,7 @@ from msgspec import Struct
 from antiphon.adapters.oidc.secure_url import is_secure
 from antiphon.application.ports import Clock, Fetcher
 from antiphon.application.support.outages import Outages
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import FetchFailed, InvalidToken, IssuerUnavailable
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class IssuerKeys:
             if self._now() - self._tried_at < MIN_INTERVAL_S:
                 return
             self._tried_at = self._now()
-            self._refresh = asyncio.create_task(self._try_to_fetch())
+            self._refresh = start_shared_task(self._try_to_fetch())
         # The request of one client may end before the fetch that others wait for.
         await asyncio.shield(self._refresh)
 

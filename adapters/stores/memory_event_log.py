@@ -7,11 +7,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
-from weakref import WeakValueDictionary
+from contextvars import Context
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
 from antiphon.application.ports import Clock, EventBatches, EventLog, WriteBatch
+from antiphon.application.support.fair_loop import LoopShare, current_share
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event, ItemDone, PartDone, TextDone
 
@@ -79,15 +81,16 @@ _CLOSED.is_over = True
 
 
 class _Rounds:
-    """Writes the events of all logs to the readers that are fed, once per turn of the event loop.
+    """Writes the events of a tenant's logs to the readers that are fed, once per turn of the loop.
 
     An engine's step adds events to many logs. One callback for all of them costs much less than
     to wake up a task for each.
     """
 
-    __slots__ = ("_due", "_waiting")
+    __slots__ = ("__weakref__", "_context", "_due", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._due: deque[list[_Feed]] = deque([] for _ in range(JOIN_TURNS + 1))
         """The feeds to run in the next turn of the event loop, in the one after it, and so on."""
         self._waiting = 0
@@ -95,7 +98,7 @@ class _Rounds:
     def add(self, feed: _Feed, turns: int) -> None:
         """Run a feed after this many more turns of the event loop."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self._run, context=self._context)
         self._waiting += 1
         self._due[turns].append(feed)
 
@@ -104,7 +107,7 @@ class _Rounds:
         self._due.append([])
         self._waiting -= len(feeds)
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self._run, context=self._context)
         for feed in feeds:
             feed.run()
 
@@ -264,7 +267,8 @@ class MemoryEventLog(EventLog):
         because they are dropped at once."""
         self._finished_events = 0
         self._finished_bytes = 0
-        self._rounds = _Rounds()
+        self._rounds: WeakKeyDictionary[LoopShare, _Rounds] = WeakKeyDictionary()
+        self._rounds_of_all = _Rounds(Context())
         # Readers that have the log of a dropped run open still get its events. Only they keep the
         # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
@@ -286,7 +290,15 @@ class MemoryEventLog(EventLog):
         log = self._logs.get(response_id)
         if log is None:
             raise NotFound(f"There are no events of response {response_id!r}.")
-        return _Reader(log, max(after, -1) + 1, self._rounds)
+        return _Reader(log, max(after, -1) + 1, self._rounds_for(current_share()))
+
+    def _rounds_for(self, share: LoopShare | None) -> _Rounds:
+        if share is None:
+            return self._rounds_of_all
+        rounds = self._rounds.get(share)
+        if rounds is None:
+            rounds = self._rounds[share] = _Rounds(share.context)
+        return rounds
 
     async def drop(self, response_id: str) -> None:
         log = self._logs.get(response_id)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from antiphon.adapters.stores import postgres_statements as sql
 from antiphon.adapters.stores.postgres_server import PostgresServer, Row, columns
 from antiphon.application.ports import EventChunk, Lease
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import StoreError
 
 MAX_APPENDS = 256
@@ -53,7 +54,7 @@ class PostgresAppends:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._queue.append(_Append(lease, events, done))
         if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
+            self._writing = start_shared_task(self._write_all())
         return await done
 
     async def aclose(self) -> None:

@@ -10,6 +10,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from antiphon.adapters.stores.redis_scripts import shielded
+from antiphon.application.support.tasks import start_shared_task
 
 IDLE_S = 5.0
 """After so long without a message, send a ping; after as long without an answer, disconnect."""
@@ -87,7 +88,7 @@ class RedisNotifications:
                 connection = self._connect()
                 await connection.connect()  # type: ignore[no-untyped-call]
                 self._connection = connection
-                self._listening = asyncio.create_task(self._listen(connection))
+                self._listening = start_shared_task(self._listen(connection))
             # Sending on a lost connection would reconnect it without the other subscriptions.
             if self._connection.is_connected:
                 await self._connection.send_command(command, channel, check_health=False)

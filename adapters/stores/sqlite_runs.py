@@ -21,6 +21,7 @@ from antiphon.application.ports import (
     LogSlice,
     WebhookDelivery,
 )
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.domain.response import TERMINAL
 
@@ -304,7 +305,7 @@ class SqliteNotifications:
             if await self._file.read(partial(_has_news, waiter)):
                 return
             if self._polling is None and not woken.done():
-                self._polling = asyncio.create_task(self._poll())
+                self._polling = start_shared_task(self._poll())
             await asyncio.wait([woken], timeout=limit_s)
         finally:
             self._remove(waiter)

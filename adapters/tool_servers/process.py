@@ -23,6 +23,7 @@ from antiphon.adapters.tool_servers.mcp import (
     timeout_error,
 )
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.mcp import LOST
 
@@ -96,7 +97,7 @@ class ProcessServer(ToolServer):
         if self._connecting is None or self._connecting.done():
             self._exits.check()
             # A separate task, because others may still wait for it when this caller leaves.
-            self._connecting = asyncio.create_task(self._connect())
+            self._connecting = start_shared_task(self._connect())
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._connecting)
 

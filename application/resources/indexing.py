@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
 from antiphon.application.resources.file_texts import PDF, text_of
+from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
 from antiphon.domain.errors import (
@@ -141,6 +142,7 @@ class IndexFiles:
     async def _index_claimed(self, job: IndexJob, outages: Outages | None = None) -> None:
         """Index a file and free its place. Raises: StoreError, unless `outages` logs it."""
         try:
+            await take_loop_share(job.tenant)
             with outages.log_outages() if outages is not None else nullcontext():
                 await self._index(job)
                 self._has_work.set()  # for the next file; after a failure it waits for a while

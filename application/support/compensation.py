@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from antiphon.application.support.retry import retry
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import StoreError
 
 logger = logging.getLogger("antiphon.runs")
@@ -46,7 +47,7 @@ class Compensation:
     def _add(self, undo: Undo) -> None:
         self._pending.append(undo)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run_pending())
+            self._task = start_shared_task(self._run_pending())
 
     async def _run_pending(self) -> None:
         while self._pending:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -54,7 +55,7 @@ class LoopPortions:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
+            asyncio.get_running_loop().call_soon(self._begin_iteration, context=Context())
 
     def _begin_iteration(self) -> None:
         self._worked_s, self._is_scheduled = 0.0, False

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import Protocol
 
 MAX_FRAMES = 16
@@ -46,7 +47,7 @@ class FrameQueue:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._take_turns)
+            asyncio.get_running_loop().call_soon(self._take_turns, context=Context())
 
     def _take_turns(self) -> None:
         self._is_scheduled = False

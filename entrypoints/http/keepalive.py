@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.entrypoints.http.sse import KEEPALIVE
 
 
@@ -43,7 +44,7 @@ class KeepAlive:
         activity = StreamActivity(send)
         self._activities.add(activity)
         if self._interval_s and self._task is None:
-            self._task = asyncio.create_task(self._check_streams())
+            self._task = start_shared_task(self._check_streams())
         try:
             yield activity
         finally:

@@ -13,6 +13,7 @@ from typing import Any
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.entrypoints.http.refusals import admitted_route
 
@@ -32,6 +33,8 @@ class TakeTurns:
         self._at_work = FairQueue(UNBOUNDED, per_tenant=AT_WORK)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("auth") is not None:
+            await take_loop_share(scope["auth"].tenant)
         if (
             scope["type"] != ScopeType.HTTP
             or scope.get("auth") is None

@@ -1,0 +1,182 @@
+"""An event loop that is shared fairly between tenants.
+
+A loop runs what is ready in the order in which it became ready, so a request waits in each of its
+steps for a step of all the others. Beside forty requests of another tenant it takes as long as
+forty. Here, each tenant has a queue of its own, and the next callback is one of the tenant that has
+used the least time. What belongs to no tenant runs first: input and output, timers, health checks.
+
+This costs something for each callback, so the loop does it only while several tenants send
+requests. Otherwise it is the loop of its base class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+ROUND_S = 0.001
+"""How long callbacks of tenants run before the loop looks for input again."""
+
+HEAD_START_S = 0.02
+"""Time that a tenant which had nothing to do may use before the others get a turn."""
+
+RECENT_S = 10.0
+"""A tenant counts as active so long after its last request."""
+
+
+class LoopShare:
+    """One tenant's part of an event loop."""
+
+    __slots__ = ("__weakref__", "asked_at", "context", "has_work", "queue", "used_s")
+
+    def __init__(self) -> None:
+        self.queue: deque[asyncio.Handle] = deque()
+        self.has_work = False
+        """Whether it waits for its turn, or has it."""
+        self.used_s = 0.0
+        self.asked_at = 0.0
+        self.context = Context()
+        """For callbacks that are of this tenant, but of none of its requests."""
+        self.context.run(_SHARE.set, self)
+
+
+_SHARE: ContextVar[LoopShare | None] = ContextVar("loop_share", default=None)
+
+
+if TYPE_CHECKING:
+    _Loop = asyncio.AbstractEventLoop
+else:
+    _Loop = object
+
+
+class FairLoop(_Loop):
+    """A mixin for the class of an event loop: `class Loop(FairLoop, asyncio.SelectorEventLoop)`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._shares: WeakValueDictionary[str, LoopShare] = WeakValueDictionary()
+        """By tenant: those that some task still uses."""
+        self._active: dict[str, LoopShare] = {}
+        """By tenant; the one that has asked last is at the end."""
+        self._waiting: list[tuple[float, int, LoopShare]] = []
+        """A heap of those that have callbacks, by what they have used, and then in their order."""
+        self._order = count()
+        self._floor_s = 0.0
+        """What a tenant is taken to have used at least: nobody can save up time."""
+        self._is_scheduled = False
+        self._others_wait = False
+        """Whether callbacks of no tenant came after the next round was scheduled."""
+        self._call_soon_of_base = super().call_soon
+        self._be_plain()
+
+    def share_of(self, tenant: str) -> LoopShare:
+        """Return the share of a tenant that has something to do."""
+        now = self.time()
+        share = self._shares.get(tenant)
+        if share is None:
+            share = self._shares[tenant] = LoopShare()
+        share.asked_at = now
+        self._active.pop(tenant, None)
+        self._active[tenant] = share
+        while now - self._active[oldest := next(iter(self._active))].asked_at > RECENT_S:
+            del self._active[oldest]
+        if len(self._active) > 1:
+            self._be_fair()
+        elif not self._waiting:
+            self._be_plain()
+        return share
+
+    def _be_plain(self) -> None:
+        # Hides the method below, which would cost more than what it calls.
+        self.__dict__["call_soon"] = self._call_soon_of_base
+
+    def _be_fair(self) -> None:
+        self.__dict__.pop("call_soon", None)
+
+    @property
+    def is_fair(self) -> bool:
+        return "call_soon" not in self.__dict__
+
+    def call_soon(  # type: ignore[override]  # any arguments, as the base class takes
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        share = _SHARE.get() if context is None else context.get(_SHARE)
+        if share is None:
+            self._others_wait = True
+            return self._call_soon_of_base(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        share.queue.append(handle)
+        if not share.has_work:
+            share.has_work = True
+            share.used_s = max(share.used_s, self._floor_s)
+            self._wait_for_turn(share)
+            self._schedule()
+        return handle
+
+    def _wait_for_turn(self, share: LoopShare) -> None:
+        heapq.heappush(self._waiting, (share.used_s, next(self._order), share))
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled, self._others_wait = True, False
+            self._call_soon_of_base(self._let_others_go_first)
+
+    def _let_others_go_first(self) -> None:
+        # Once only: a flood of requests that start must not keep everything else waiting.
+        if self._others_wait:
+            self._call_soon_of_base(self._run_round)
+        else:
+            self._run_round()
+
+    def _run_round(self) -> None:
+        began_at = perf_counter()
+        ends_at = began_at + ROUND_S
+        try:
+            while self._waiting and began_at < ends_at:
+                began_at = self._run_next(began_at)
+        finally:
+            self._is_scheduled = False
+            if self._waiting:
+                self._schedule()
+
+    def _run_next(self, began_at: float) -> float:
+        """Run a callback, and return the time."""
+        used_s, _, share = heapq.heappop(self._waiting)
+        self._floor_s = max(self._floor_s, used_s - HEAD_START_S)
+        handle = share.queue.popleft()
+        try:
+            if not handle.cancelled():
+                handle._run()
+        finally:
+            ended_at = perf_counter()
+            share.used_s += ended_at - began_at
+            if share.queue:
+                self._wait_for_turn(share)
+            else:
+                share.has_work = False
+        return ended_at
+
+
+async def take_loop_share(tenant: str) -> None:
+    """Let what the current task does from now on, and the tasks that it starts, be this tenant's.
+
+    Does nothing on the loop of another class.
+    """
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, FairLoop):
+        return
+    _SHARE.set(loop.share_of(tenant))
+    if loop.is_fair:
+        await asyncio.sleep(0)  # what follows waits for the tenant's turn
+
+
+def current_share() -> LoopShare | None:
+    """Return the share that the current task uses."""
+    return _SHARE.get()

@@ -1,0 +1,238 @@
+"""Tenants share an event loop fairly, and one alone uses it as if it were any loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.application.support.fair_loop import (
+    HEAD_START_S,
+    RECENT_S,
+    FairLoop,
+    current_share,
+    take_loop_share,
+)
+from antiphon.application.support.tasks import start_shared_task
+
+STEP_S = 0.002
+"""Longer than a round: each step of this length is the last of its round."""
+
+
+class LateLoop(FairLoop):
+    """A fair loop whose clock a test can put forward."""
+
+    late_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.late_s
+
+
+class Uvloop(LateLoop, uvloop.Loop): ...
+
+
+class Selector(LateLoop, asyncio.SelectorEventLoop): ...
+
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=[Uvloop, Selector])
+def run(request: pytest.FixtureRequest) -> Run:
+    def run_in_fair_loop(work: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(work)
+
+    return run_in_fair_loop
+
+
+def spin(seconds: float = STEP_S) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+async def as_tenant(tenant: str, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    await take_loop_share(tenant)
+    return await work(*args)
+
+
+async def let_two_tenants_be_active() -> None:
+    for tenant in ("a", "b"):
+        await asyncio.create_task(as_tenant(tenant, asyncio.sleep, 0))
+
+
+def test_each_step_of_a_tenant_waits_for_one_step_of_a_busier_one(run: Run) -> None:
+    steps: list[str] = []
+
+    async def take_steps(name: str, count: int) -> None:
+        for _ in range(count):
+            spin()
+            steps.append(name)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        busy = [asyncio.create_task(as_tenant("busy", take_steps, "busy", 6)) for _ in range(40)]
+        while steps.count("busy") < 41:  # noqa: ASYNC110 - now the loop knows what they cost
+            await asyncio.sleep(0)
+        before = len(steps)
+        await asyncio.create_task(as_tenant("other", take_steps, "other", 5))
+        assert len(steps) - before <= 2 * 5 + 1
+        await asyncio.gather(*busy)
+
+    run(main())
+    assert steps.count("busy") == 240
+
+
+def test_input_and_output_wait_for_no_more_than_a_round(run: Run) -> None:
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        rounds = 0
+
+        async def work() -> None:
+            nonlocal rounds
+            for _ in range(40):
+                spin()
+                rounds += 1
+                await asyncio.sleep(0)
+
+        busy = [asyncio.create_task(as_tenant("a", work)) for _ in range(40)]
+        await asyncio.sleep(0)
+        for _ in range(10):
+            before = rounds
+            await asyncio.sleep(0)  # of no tenant
+            assert rounds - before <= 1
+        for task in busy:
+            task.cancel()
+        await asyncio.wait(busy)
+
+    run(main())
+
+
+def test_a_tenant_that_did_nothing_cannot_save_up_time(run: Run) -> None:
+    order: list[str] = []
+
+    async def work(name: str, count: int) -> None:
+        for _ in range(count):
+            spin()
+            order.append(name)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        busy = asyncio.create_task(as_tenant("a", work, "a", 100))
+        while len(order) < 50:  # noqa: ASYNC110 - what counts is the loop's order
+            await asyncio.sleep(0)
+        late = asyncio.create_task(as_tenant("b", work, "b", 50))
+        await asyncio.gather(busy, late)
+
+    run(main())
+    joint = order[order.index("b") :]
+    head_start = joint.index("a")
+    assert head_start <= HEAD_START_S / STEP_S + 2
+    assert joint[head_start : head_start + 40].count("a") == pytest.approx(20, abs=4)
+
+
+def test_the_loop_is_plain_while_one_tenant_is_active(run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FairLoop)
+        assert not loop.is_fair
+        await as_tenant("a", asyncio.sleep, 0)
+        assert not loop.is_fair
+        await as_tenant("b", asyncio.sleep, 0)
+        assert loop.is_fair
+
+    run(main())
+
+
+def test_the_loop_is_plain_again_when_the_others_have_been_silent(run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, LateLoop)
+        await let_two_tenants_be_active()
+        loop.late_s = RECENT_S + 1
+        await as_tenant("a", asyncio.sleep, 0)
+        assert not loop.is_fair
+
+    run(main())
+
+
+def test_an_error_of_a_callback_is_reported_and_the_next_one_runs(run: Run) -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        await take_loop_share("a")
+        loop.call_soon(lambda: 1 / 0)
+        cancelled = loop.call_soon(reported.append, {"exception": "it was cancelled"})
+        cancelled.cancel()
+        assert cancelled.cancelled()
+        await asyncio.sleep(0)
+
+    run(main())
+    assert [type(each["exception"]) for each in reported] == [ZeroDivisionError]
+
+
+def test_tasks_are_of_the_tenant_that_starts_them_unless_they_are_shared(run: Run) -> None:
+    async def main() -> None:
+        await take_loop_share("a")
+
+        async def share() -> object:
+            return current_share()
+
+        assert await asyncio.create_task(share()) is current_share() is not None
+        assert await start_shared_task(share()) is None
+
+    run(main())
+
+
+def test_another_loop_has_no_shares() -> None:
+    async def main() -> None:
+        await take_loop_share("a")
+        assert current_share() is None
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(main())
+
+
+@given(calls=st.lists(st.tuples(st.sampled_from("abc-"), st.integers(0, 3)), max_size=30))
+def test_every_callback_runs_once_and_those_of_a_tenant_in_their_order(
+    calls: list[tuple[str, int]],
+) -> None:
+    ran: dict[str, list[int]] = {name: [] for name in "abc-"}
+    made: dict[str, list[int]] = {name: [] for name in "abc-"}
+
+    def call(name: str, more: int) -> None:
+        number = len(made[name])
+        made[name].append(number)
+        asyncio.get_running_loop().call_soon(note, name, number, more)
+
+    def note(name: str, number: int, more: int) -> None:
+        ran[name].append(number)
+        for _ in range(more):
+            call(name, more - 1)
+
+    async def start(name: str, more: int) -> None:
+        if name != "-":
+            await take_loop_share(name)
+        call(name, more)
+
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        await asyncio.gather(*(asyncio.create_task(start(*each)) for each in calls))
+        while ran != made:  # noqa: ASYNC110 - until nothing is left to call
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=Uvloop) as runner:
+        runner.run(main())
+    assert ran == made
