@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import apsw
+import msgspec
 
 from antiphon.adapters.stores.sqlite_file import rows_of
 from antiphon.application.ports import Vectors
@@ -48,17 +49,20 @@ def add_chunks(
 ) -> None:
     index, scope = _index_and_scope(db, file)
     [(first,)] = rows_of(db, "SELECT coalesce(max(key), 0) + 1 FROM chunks", ())
-    size = 0
-    for key, chunk in enumerate(chunks, first):
-        db.execute(
-            "INSERT INTO chunks (key, file, repeats, text) VALUES (?, ?, ?, ?)",
-            (key, file, chunk.overlap_chars, chunk.text),
-        )
-        db.execute(
-            f"INSERT INTO {index} (rowid, scope, text) VALUES (?, ?, ?)",
-            (key, scope, add_spaces(chunk.text)),
-        )
-        size += len(chunk.text.encode())
+    # Each statement takes the interpreter's lock again, which a busy server takes long to give.
+    rows = [(chunk.overlap_chars, chunk.text, add_spaces(chunk.text)) for chunk in chunks]
+    values = (first, file, scope, msgspec.json.encode(rows).decode())
+    db.execute(
+        "INSERT INTO chunks (key, file, repeats, text)"
+        " SELECT ?1 + key, ?2, value ->> 0, value ->> 1 FROM json_each(?4)",
+        values,
+    )
+    db.execute(
+        f"INSERT INTO {index} (rowid, scope, text)"
+        " SELECT ?1 + key, ?3, value ->> 2 FROM json_each(?4)",
+        values,
+    )
+    size = sum(len(chunk.text.encode()) for chunk in chunks)
     if vectors is not None:
         content = b"".join(vectors.each)
         db.execute(

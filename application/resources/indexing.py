@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
+from time import monotonic
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from antiphon.application.resources.file_texts import PDF, text_of
 from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import (
     DocumentError,
     EmbeddingsError,
@@ -42,8 +44,14 @@ MAX_WRITTEN_CHUNKS = 8
 a file has about six: with 64 chunks they took 20 ms each."""
 
 CLAIM_S = 60.0
-"""Seconds for which a server claims a file, unless it extends the claim. Neither reading a PDF nor
-embedding `MAX_BATCH_CHUNKS` chunks may take longer."""
+"""Seconds for which a server claims a file, unless it extends the claim."""
+
+EXTEND_AFTER_S = 5.0
+"""Seconds before a claim is extended, which is a write. Neither reading a PDF nor embedding
+`MAX_BATCH_CHUNKS` chunks may take longer than what is left of `CLAIM_S` then."""
+
+CHUNKING_COST = 8
+"""Finding the words of a text takes as long as decoding so many times its length of JSON."""
 
 RETRY_DELAY_S = 5.0
 """Seconds before another attempt after the embeddings have failed."""
@@ -182,6 +190,7 @@ class IndexFiles:
                 message=f"Your vector stores may take {self._quota_bytes} bytes together, and all "
                 "of them are in use. Delete what you no longer need.",
             )
+        claim = _Claim(self._stores, job)
         content = await self._files.content(job.tenant, job.file_id)
         text = await self._text_of(job, content)
         chunks = text_chunks(
@@ -190,13 +199,15 @@ class IndexFiles:
             overlap=job.sizes.chunk_overlap_tokens,
         )
         count = 0
-        while batch := await self._next_batch(job.tenant, chunks):
+        cost = CHUNKING_COST * len(text)
+        while batch := await self._next_batch(job.tenant, chunks, cost=cost):
             count += len(batch)
             if count > MAX_CHUNKS:
                 return IndexingError(
                     code="invalid_file", message=f"The file has more than {MAX_CHUNKS} chunks."
                 )
-            if not await self._add(job, batch, first=count == len(batch)):
+            is_added = await self._add(claim, batch, first=count == len(batch))
+            if not is_added or len(batch) < MAX_BATCH_CHUNKS:
                 break
         return None
 
@@ -206,15 +217,17 @@ class IndexFiles:
         async with self._threads.slot(job.tenant):
             return await text_of(job.filename, content, self._read_pdf, tenant=job.tenant)
 
-    async def _next_batch(self, tenant: str, chunks: Iterator[TextChunk]) -> list[TextChunk]:
+    async def _next_batch(
+        self, tenant: str, chunks: Iterator[TextChunk], *, cost: int
+    ) -> list[TextChunk]:
         async with self._threads.slot(tenant):
-            return await asyncio.to_thread(lambda: list(islice(chunks, MAX_BATCH_CHUNKS)))
+            return await run_in_thread(cost, lambda: list(islice(chunks, MAX_BATCH_CHUNKS)))
 
-    async def _add(self, job: IndexJob, batch: Sequence[TextChunk], *, first: bool) -> bool:
-        vectors = None
+    async def _add(self, claim: _Claim, batch: Sequence[TextChunk], *, first: bool) -> bool:
+        job, vectors = claim.job, None
         if self._embeddings is not None:
             vectors = await self._embeddings.embed([chunk.text for chunk in batch])
-        await self._stores.extend_claim(job, CLAIM_S)
+        await claim.extend()
         for start in range(0, len(batch), MAX_WRITTEN_CHUNKS):
             written = slice(start, start + MAX_WRITTEN_CHUNKS)
             async with self._writes.slot(job.tenant):
@@ -226,3 +239,18 @@ class IndexFiles:
                 ):
                     return False
         return True
+
+
+class _Claim:
+    """A claimed file, and for how long it is claimed."""
+
+    def __init__(self, stores: VectorStores, job: IndexJob) -> None:
+        self.job = job
+        self._stores = stores
+        self._extended_at = monotonic()
+
+    async def extend(self) -> None:
+        now = monotonic()
+        if now - self._extended_at > EXTEND_AFTER_S:
+            await self._stores.extend_claim(self.job, CLAIM_S)
+            self._extended_at = now

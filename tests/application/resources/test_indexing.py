@@ -13,8 +13,9 @@ from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_ATTEMPTS, MAX_BATCH_CHUNKS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError
+from antiphon.domain.text_chunks import text_chunks
 from antiphon.domain.vector_stores import IndexingError, StoreFile
-from antiphon.testing.vector_stores import US, a_file, a_store, search, texts_of, vectors_of
+from antiphon.testing.vector_stores import SIZES, US, a_file, a_store, search, texts_of, vectors_of
 
 
 class FakeEmbeddings(Embeddings):
@@ -83,6 +84,45 @@ async def test_a_long_file_is_added_in_batches(
     assert max(map(len, embeddings.requests)) == MAX_BATCH_CHUNKS
     for word in ("word0", "word19999"):
         assert word in texts_of(await search(stores, word))[0]
+
+
+async def test_a_file_of_exactly_one_batch_asks_for_embeddings_once(
+    stores: SqliteVectorStores, files: MemoryFileStore
+) -> None:
+    embeddings = FakeEmbeddings()
+    text = " ".join(f"word{n}" for n in range(20_000))
+    sizes = {"size": SIZES.max_chunk_size_tokens, "overlap": SIZES.chunk_overlap_tokens}
+    last = list(text_chunks(text, **sizes))[MAX_BATCH_CHUNKS - 1].text
+    await add(stores, files, "a", text[: text.index(last) + len(last)])
+    assert (await index_all(stores, files, embeddings)).status == "completed"
+    assert list(map(len, embeddings.requests)) == [MAX_BATCH_CHUNKS]
+
+
+class CountedClaims(SqliteVectorStores):
+    """Counts how often claims are extended."""
+
+    extended = 0
+
+    async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
+        self.extended += 1
+        return await super().extend_claim(job, seconds)
+
+
+@pytest.mark.parametrize(("extend_after_s", "extended"), [(60.0, 0), (-1.0, 1)])
+async def test_a_claim_is_extended_once_it_is_old(
+    files: MemoryFileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    extend_after_s: float,
+    extended: int,
+) -> None:
+    monkeypatch.setattr("antiphon.application.resources.indexing.EXTEND_AFTER_S", extend_after_s)
+    stores = CountedClaims(None)
+    await stores.start()
+    await stores.create(US, a_store())
+    await add(stores, files, "a", "hello")
+    assert (await index_all(stores, files)).status == "completed"
+    assert stores.extended == extended
+    await stores.aclose()
 
 
 async def test_embeddings_that_fail_are_retried(
