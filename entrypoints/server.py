@@ -37,7 +37,7 @@ from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.http.refusals import RefuseEarly
 from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
-from antiphon.entrypoints.http.turns import TakeTurns
+from antiphon.entrypoints.http.turns import ShareLoop, TakeTurns
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import Acceptor, Listeners
@@ -289,7 +289,9 @@ async def start_app(
         container,
         stack,
         RefuseEarly(
-            TakeTurns(app) if settings.needs_keys else app, container.admission(), dialect=dialect
+            ShareLoop(TakeTurns(app) if settings.needs_keys else app),
+            container.admission(),
+            dialect=dialect,
         ),
         partial(Authentication, identities=container.identities(), dialect=dialect),
     )

@@ -5,8 +5,8 @@ steps for a step of all the others. Beside forty requests of another tenant it t
 forty. Here, each tenant has a queue of its own, and the next callback is one of the tenant that has
 used the least time. What belongs to no tenant runs first: input and output, timers, health checks.
 
-This costs something for each callback, so the loop does it only while several tenants send
-requests. Otherwise it is the loop of its base class.
+This costs something for each callback. So the loop does it only while several tenants send
+requests, or while many requests come at once. Otherwise it is the loop of its base class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from itertools import count
-from time import perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -27,21 +27,25 @@ ROUND_S = 0.001
 HEAD_START_S = 0.02
 """Time that a tenant which had nothing to do may use before the others get a turn."""
 
-RECENT_S = 10.0
-"""A tenant counts as active so long after its last request."""
+LONG_ITERATION_S = 0.005
+"""An iteration of the loop that takes so long shows that many requests came at once."""
+
+FAIR_AFTER_LONG_ITERATION_S = 0.2
+FAIR_AFTER_OTHER_TENANT_S = 10.0
+"""How long the loop is fair after an iteration like that, or a request of another tenant than the
+last."""
 
 
 class LoopShare:
     """One tenant's part of an event loop."""
 
-    __slots__ = ("__weakref__", "asked_at", "context", "has_work", "queue", "used_s")
+    __slots__ = ("__weakref__", "context", "has_work", "queue", "used_s")
 
     def __init__(self) -> None:
         self.queue: deque[asyncio.Handle] = deque()
         self.has_work = False
         """Whether it waits for its turn, or has it."""
         self.used_s = 0.0
-        self.asked_at = 0.0
         self.context = Context()
         """For callbacks that are of this tenant, but of none of its requests."""
         self.context.run(_SHARE.set, self)
@@ -63,8 +67,10 @@ class FairLoop(_Loop):
         super().__init__(*args, **kwargs)
         self._shares: WeakValueDictionary[str, LoopShare] = WeakValueDictionary()
         """By tenant: those that some task still uses."""
-        self._active: dict[str, LoopShare] = {}
-        """By tenant; the one that has asked last is at the end."""
+        self._last_tenant: str | None = None
+        self._fair_until = 0.0
+        self._is_timed = False
+        """Whether the time of this iteration is taken."""
         self._waiting: list[tuple[float, int, LoopShare]] = []
         """A heap of those that have callbacks, by what they have used, and then in their order."""
         self._order = count()
@@ -78,27 +84,31 @@ class FairLoop(_Loop):
 
     def share_of(self, tenant: str) -> LoopShare:
         """Return the share of a tenant that has something to do."""
-        now = self.time()
         share = self._shares.get(tenant)
         if share is None:
             share = self._shares[tenant] = LoopShare()
-        share.asked_at = now
-        self._active.pop(tenant, None)
-        self._active[tenant] = share
-        while now - self._active[oldest := next(iter(self._active))].asked_at > RECENT_S:
-            del self._active[oldest]
-        if len(self._active) > 1:
-            self._be_fair()
-        elif not self._waiting:
-            self._be_plain()
+        now = monotonic()
+        if self._last_tenant not in (None, tenant):
+            self._be_fair(now + FAIR_AFTER_OTHER_TENANT_S)
+        self._last_tenant = tenant
+        if not self._is_timed:
+            self._is_timed = True
+            self._call_soon_of_base(self._end_iteration, now)
         return share
+
+    def _end_iteration(self, began_at: float) -> None:
+        self._is_timed = False
+        now = monotonic()
+        if now - began_at > LONG_ITERATION_S:
+            self._be_fair(now + FAIR_AFTER_LONG_ITERATION_S)
 
     def _be_plain(self) -> None:
         # Hides the method below, which would cost more than what it calls.
         self.__dict__["call_soon"] = self._call_soon_of_base
 
-    def _be_fair(self) -> None:
+    def _be_fair(self, until: float) -> None:
         self.__dict__.pop("call_soon", None)
+        self._fair_until = max(self._fair_until, until)
 
     @property
     def is_fair(self) -> bool:
@@ -136,7 +146,7 @@ class FairLoop(_Loop):
             self._run_round()
 
     def _run_round(self) -> None:
-        began_at = perf_counter()
+        began_at = monotonic()
         ends_at = began_at + ROUND_S
         try:
             while self._waiting and began_at < ends_at:
@@ -145,6 +155,8 @@ class FairLoop(_Loop):
             self._is_scheduled = False
             if self._waiting:
                 self._schedule()
+            elif began_at > self._fair_until:
+                self._be_plain()
 
     def _run_next(self, began_at: float) -> float:
         """Run a callback, and return the time."""
@@ -155,7 +167,7 @@ class FairLoop(_Loop):
             if not handle.cancelled():
                 handle._run()
         finally:
-            ended_at = perf_counter()
+            ended_at = monotonic()
             share.used_s += ended_at - began_at
             if share.queue:
                 self._wait_for_turn(share)

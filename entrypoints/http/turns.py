@@ -25,6 +25,18 @@ TURN_S = 0.05
 UNBOUNDED = 2**30
 
 
+class ShareLoop:
+    """ASGI middleware, inside of authentication: a request uses its tenant's share of the loop."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("auth") is not None:
+            await take_loop_share(scope["auth"].tenant)
+        await self._app(scope, receive, send)
+
+
 class TakeTurns:
     """ASGI middleware, inside of authentication. What waits for admission takes no turn here."""
 
@@ -33,8 +45,6 @@ class TakeTurns:
         self._at_work = FairQueue(UNBOUNDED, per_tenant=AT_WORK)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("auth") is not None:
-            await take_loop_share(scope["auth"].tenant)
         if (
             scope["type"] != ScopeType.HTTP
             or scope.get("auth") is None

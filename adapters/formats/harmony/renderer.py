@@ -15,12 +15,11 @@ reasoning while it works on an answer, and not after that.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,7 +52,7 @@ from antiphon.adapters.formats.turn_cache import (
     approvals_as_calls,
 )
 from antiphon.application.ports import Json, Parser, Prompt, Turn
-from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import content as c
@@ -125,7 +124,7 @@ class Renderer:
         self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_BYTES)
         self._turn_cache: TurnCache[HarmonyMessage] = TurnCache(_author_of, key=_comparison_key)
         self._tool_sections = ToolSections(encoding)
-        self._encoders = FairQueue(1)
+        self._steps = LoopSteps()
 
     async def render(self, turn: Turn) -> Prompt:
         """Return the prompt. Raises: RequestError for content that the model cannot read."""
@@ -177,17 +176,10 @@ class Renderer:
             for _ in steps:
                 pass
             return ids
-        is_complete = False
-        while not is_complete:
-            # One step of one prompt in each iteration of the loop, however many there are.
-            async with self._encoders.slot(turn.tenant):
-                is_complete = next(steps, True)
-                await asyncio.sleep(0)
+        await self._steps.run(turn.tenant, steps)
         return ids
 
-    def _encode_steps(
-        self, pieces: Sequence[Piece], ids: list[int], turn: Turn
-    ) -> Iterator[Literal[False]]:
+    def _encode_steps(self, pieces: Sequence[Piece], ids: list[int], turn: Turn) -> Iterator[None]:
         """Add the tokens to `ids`; yield whenever other tasks should run."""
         cache = TokenCache(turn.cache_salt, self._tokens)
         end_of_step = perf_counter() + PAUSE_S
@@ -206,7 +198,7 @@ class Renderer:
                 ids += self._encoding.encode_run(text)
                 if perf_counter() >= end_of_step:
                     check_length(len(ids), turn.max_prompt_tokens)
-                    yield False
+                    yield
                     end_of_step = perf_counter() + PAUSE_S
             cache.put(piece, ids[start:])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from antiphon.application.support.fair_loop import (
     HEAD_START_S,
-    RECENT_S,
+    LONG_ITERATION_S,
     FairLoop,
     current_share,
     take_loop_share,
@@ -25,31 +26,23 @@ STEP_S = 0.002
 """Longer than a round: each step of this length is the last of its round."""
 
 
-class LateLoop(FairLoop):
-    """A fair loop whose clock a test can put forward."""
-
-    late_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.late_s
+class Uvloop(FairLoop, uvloop.Loop): ...
 
 
-class Uvloop(LateLoop, uvloop.Loop): ...
+class Selector(FairLoop, asyncio.SelectorEventLoop): ...
 
 
-class Selector(LateLoop, asyncio.SelectorEventLoop): ...
+Run = Callable[[Coroutine[Any, Any, Any]], None]
 
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
+def run_in(loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[Any, Any, Any]) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(work)
 
 
 @pytest.fixture(params=[Uvloop, Selector])
 def run(request: pytest.FixtureRequest) -> Run:
-    def run_in_fair_loop(work: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            return runner.run(work)
-
-    return run_in_fair_loop
+    return partial(run_in, request.param)
 
 
 def spin(seconds: float = STEP_S) -> None:
@@ -144,22 +137,41 @@ def test_the_loop_is_plain_while_one_tenant_is_active(run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FairLoop)
-        assert not loop.is_fair
-        await as_tenant("a", asyncio.sleep, 0)
-        assert not loop.is_fair
-        await as_tenant("b", asyncio.sleep, 0)
+        for tenant, is_fair in (("a", False), ("a", False), ("b", True), ("b", True)):
+            await as_tenant(tenant, asyncio.sleep, 0)
+            assert loop.is_fair == is_fair
+
+    run(main())
+
+
+def test_the_loop_is_fair_after_an_iteration_that_took_long(run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FairLoop)
+        await take_loop_share("a")
+        spin(2 * LONG_ITERATION_S)
+        await asyncio.sleep(0)
         assert loop.is_fair
 
     run(main())
 
 
-def test_the_loop_is_plain_again_when_the_others_have_been_silent(run: Run) -> None:
+@pytest.mark.parametrize("setting", ["FAIR_AFTER_OTHER_TENANT_S", "FAIR_AFTER_LONG_ITERATION_S"])
+def test_the_loop_is_plain_again_after_a_while(
+    run: Run, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setattr(f"antiphon.application.support.fair_loop.{setting}", 0.0)
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, LateLoop)
-        await let_two_tenants_be_active()
-        loop.late_s = RECENT_S + 1
-        await as_tenant("a", asyncio.sleep, 0)
+        assert isinstance(loop, FairLoop)
+        await take_loop_share("a")
+        if setting == "FAIR_AFTER_OTHER_TENANT_S":
+            await take_loop_share("b")
+        else:
+            spin(2 * LONG_ITERATION_S)
+        for _ in range(3):
+            await asyncio.sleep(0.001)
         assert not loop.is_fair
 
     run(main())
@@ -201,8 +213,7 @@ def test_another_loop_has_no_shares() -> None:
         await take_loop_share("a")
         assert current_share() is None
 
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        runner.run(main())
+    run_in(asyncio.SelectorEventLoop, main())
 
 
 @given(calls=st.lists(st.tuples(st.sampled_from("abc-"), st.integers(0, 3)), max_size=30))
@@ -233,6 +244,5 @@ def test_every_callback_runs_once_and_those_of_a_tenant_in_their_order(
         while ran != made:  # noqa: ASYNC110 - until nothing is left to call
             await asyncio.sleep(0)
 
-    with asyncio.Runner(loop_factory=Uvloop) as runner:
-        runner.run(main())
+    run_in(Uvloop, main())
     assert ran == made

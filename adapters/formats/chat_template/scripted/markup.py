@@ -17,13 +17,14 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
 from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.scripted.script_calls import call_of
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.portions import has_large_tools, is_large
+from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
 from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -39,6 +40,7 @@ from antiphon.adapters.formats.transcript import (
 )
 from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
+from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
@@ -50,6 +52,13 @@ MAX_CACHED_TURNS = 64
 """Scripts repeat turns. With their texts, these take some 6 MB at the most."""
 
 MAX_CACHED_TOOLS_BYTES = 2 * 1024 * 1024
+
+MAX_TEXT_AT_ONCE = 4096
+"""Characters. A longer text of a user or a tool is encoded in steps, between which others work: in
+a thread, it would compete with them for the interpreter's lock."""
+
+LongText = tuple[int, str]
+"""The number of tokens before it, and the text."""
 
 MARKERS = (
     "<|im_start|>",
@@ -145,6 +154,7 @@ class ScriptedRenderer(Renderer):
     reads_images = True
 
     def __init__(self) -> None:
+        self._steps = LoopSteps()
         self.turn_cache = chat_turn_cache()
         self._tools: LruCache[array[int]] = LruCache(MAX_CACHED_TOOLS_BYTES)
 
@@ -153,10 +163,17 @@ class ScriptedRenderer(Renderer):
 
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or has_large_tools(turn):
-            return await compute_in_thread(self._write, turn)
-        return self._write(turn)
+            prompt, texts = await compute_in_thread(self._write, turn)
+        else:
+            prompt, texts = self._write(turn)
+        if not texts:
+            return prompt
+        ids: list[int] = []
+        await self._steps.run(turn.tenant, _encode_texts(prompt.token_ids, texts, ids, turn))
+        return replace(prompt, token_ids=ids)
 
-    def _write(self, turn: Turn) -> Prompt:
+    def _write(self, turn: Turn) -> tuple[Prompt, list[LongText]]:
+        """Return the prompt, and the texts that it does not have yet."""
         prompt = _PromptWriter()
         tools = prompt_tools(turn)
         if tools:
@@ -176,7 +193,10 @@ class ScriptedRenderer(Renderer):
                 prompt.add(entry)
         prompt.close()
         prompt.ids += MESSAGE_STARTS["assistant"]
-        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=digests[-1])
+        written = Prompt(
+            token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=digests[-1]
+        )
+        return written, prompt.long_texts
 
     def _encode_tools(self, tools: Sequence[ToolSpec]) -> Sequence[int]:
         text = msgspec.json.encode([function_of(tool) for tool in tools])
@@ -198,11 +218,27 @@ def _previous_message(message: Json) -> MessageEntry:
     return MessageEntry(role, [("text", content)])
 
 
+def _encode_texts(
+    written: Sequence[int], texts: Sequence[LongText], ids: list[int], turn: Turn
+) -> Iterator[None]:
+    """Add what is written, with the long texts in their places, to `ids`."""
+    start = 0
+    for place, text in texts:
+        ids += written[start:place]
+        start = place
+        for portion in TOKENIZER.encode_in_portions(text):
+            ids += portion
+            check_length(len(ids), turn.max_prompt_tokens)
+            yield
+    ids += written[start:]
+
+
 class _PromptWriter:
     """Writes a prompt; `_turn` is the assistant's while it goes on."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
+        self.long_texts: list[LongText] = []
         self.image_urls: list[str] = []
         self._turn: TurnWriter | None = None
         self._has_text = False
@@ -266,6 +302,8 @@ class _PromptWriter:
             if kind == "image":
                 self.image_urls.append(text)
                 self.ids += [IMAGE] * TOKENS_PER_IMAGE
+            elif len(text) > MAX_TEXT_AT_ONCE:
+                self.long_texts.append((len(self.ids), text))
             else:
                 self.ids += _encode(text)
 
