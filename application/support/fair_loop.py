@@ -150,7 +150,7 @@ class FairLoop(_Loop):
         ends_at = began_at + ROUND_S
         try:
             while self._waiting and began_at < ends_at:
-                began_at = self._run_next(began_at)
+                began_at = self._run_next(began_at, ends_at)
         finally:
             self._is_scheduled = False
             if self._waiting:
@@ -158,22 +158,26 @@ class FairLoop(_Loop):
             elif began_at > self._fair_until:
                 self._be_plain()
 
-    def _run_next(self, began_at: float) -> float:
-        """Run a callback, and return the time."""
+    def _run_next(self, began_at: float, ends_at: float) -> float:
+        """Run callbacks of a tenant until it is another one's turn, and return the time."""
         used_s, _, share = heapq.heappop(self._waiting)
         self._floor_s = max(self._floor_s, used_s - HEAD_START_S)
-        handle = share.queue.popleft()
+        now = began_at
         try:
-            if not handle.cancelled():
-                handle._run()
+            while share.queue and now < ends_at:
+                handle = share.queue.popleft()
+                if not handle.cancelled():
+                    handle._run()
+                now = monotonic()
+                if self._waiting and used_s + now - began_at > self._waiting[0][0]:
+                    break
         finally:
-            ended_at = monotonic()
-            share.used_s += ended_at - began_at
+            share.used_s += now - began_at
             if share.queue:
                 self._wait_for_turn(share)
             else:
                 share.has_work = False
-        return ended_at
+        return now
 
 
 async def take_loop_share(tenant: str) -> None:
