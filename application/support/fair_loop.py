@@ -30,7 +30,7 @@ HEAD_START_S = 0.02
 LONG_ITERATION_S = 0.005
 """An iteration of the loop that takes so long shows that many requests came at once."""
 
-FAIR_AFTER_LONG_ITERATION_S = 0.2
+FAIR_AFTER_LONG_ITERATION_S = 0.05
 FAIR_AFTER_OTHER_TENANT_S = 10.0
 """How long the loop is fair after an iteration like that, or a request of another tenant than the
 last."""
