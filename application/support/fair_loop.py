@@ -103,6 +103,12 @@ class FairLoop(_Loop):
             self._be_fair(now + FAIR_AFTER_LONG_ITERATION_S)
 
     def _be_plain(self) -> None:
+        while self._waiting:
+            _, _, share = heapq.heappop(self._waiting)
+            share.has_work = False
+            for handle in share.queue:
+                self._call_soon_of_base(_run, handle)
+            share.queue.clear()
         # Hides the method below, which would cost more than what it calls.
         self.__dict__["call_soon"] = self._call_soon_of_base
 
@@ -153,10 +159,10 @@ class FairLoop(_Loop):
                 began_at = self._run_next(began_at, ends_at)
         finally:
             self._is_scheduled = False
-            if self._waiting:
-                self._schedule()
-            elif began_at > self._fair_until:
+            if began_at > self._fair_until:
                 self._be_plain()
+            elif self._waiting:
+                self._schedule()
 
     def _run_next(self, began_at: float, ends_at: float) -> float:
         """Run callbacks of a tenant until it is another one's turn, and return the time."""
@@ -165,9 +171,7 @@ class FairLoop(_Loop):
         now = began_at
         try:
             while share.queue and now < ends_at:
-                handle = share.queue.popleft()
-                if not handle.cancelled():
-                    handle._run()
+                _run(share.queue.popleft())
                 now = monotonic()
                 if self._waiting and used_s + now - began_at > self._waiting[0][0]:
                     break
@@ -178,6 +182,11 @@ class FairLoop(_Loop):
             else:
                 share.has_work = False
         return now
+
+
+def _run(handle: asyncio.Handle) -> None:
+    if not handle.cancelled():
+        handle._run()
 
 
 async def take_loop_share(tenant: str) -> None:
