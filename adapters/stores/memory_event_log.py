@@ -17,7 +17,7 @@ from antiphon.application.support.fair_loop import LoopShare, current_share
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event, ItemDone, PartDone, TextDone
 
-BATCH = 256
+BATCH = 64
 """The most events that a reader gets before it yields to the event loop."""
 
 KEEP_BYTES = 64 * 1024 * 1024

@@ -16,6 +16,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
+from functools import partial
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,8 @@ class FairLoop(_Loop):
         self._others_wait = False
         """Whether callbacks of no tenant came after the next round was scheduled."""
         self._call_soon_of_base = super().call_soon
+        # What the loop itself does must not keep the context of the request that it began in.
+        self._call_soon_for_loop = partial(super().call_soon, context=Context())
         self._be_plain()
 
     def share_of(self, tenant: str) -> LoopShare:
@@ -93,7 +96,7 @@ class FairLoop(_Loop):
         self._last_tenant = tenant
         if not self._is_timed:
             self._is_timed = True
-            self._call_soon_of_base(self._end_iteration, now)
+            self._call_soon_for_loop(self._end_iteration, now)
         return share
 
     def _end_iteration(self, began_at: float) -> None:
@@ -107,7 +110,7 @@ class FairLoop(_Loop):
             _, _, share = heapq.heappop(self._waiting)
             share.has_work = False
             for handle in share.queue:
-                self._call_soon_of_base(_run, handle)
+                self._call_soon_for_loop(_run, handle)
             share.queue.clear()
         # Hides the method below, which would cost more than what it calls.
         self.__dict__["call_soon"] = self._call_soon_of_base
@@ -142,12 +145,12 @@ class FairLoop(_Loop):
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled, self._others_wait = True, False
-            self._call_soon_of_base(self._let_others_go_first)
+            self._call_soon_for_loop(self._let_others_go_first)
 
     def _let_others_go_first(self) -> None:
         # Once only: a flood of requests that start must not keep everything else waiting.
         if self._others_wait:
-            self._call_soon_of_base(self._run_round)
+            self._call_soon_for_loop(self._run_round)
         else:
             self._run_round()
 

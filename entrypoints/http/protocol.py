@@ -25,6 +25,10 @@ from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.request_log import RefusalLog
 
 MAX_HEAD_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES = 16 * 1024
+"""What a client that reads too slowly may have waiting here, beside one batch of events: it is full
+only when the kernel's buffer is."""
+
 MAX_PIPELINED = 128
 """Requests that a client may send before the first is answered."""
 HEAD_S = 10.0
@@ -64,6 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if self.shared.connections.add(transport):
             self._start_deadline()
         else:
