@@ -36,6 +36,9 @@ FAIR_AFTER_OTHER_TENANT_S = 10.0
 """How long the loop is fair after an iteration like that, or a request of another tenant than the
 last."""
 
+LONG_CALLBACK_S = 0.0001
+"""While callbacks take so long on average, the loop stays fair: that costs little beside them."""
+
 
 class LoopShare:
     """One tenant's part of an event loop."""
@@ -80,6 +83,8 @@ class FairLoop(_Loop):
         self._is_scheduled = False
         self._others_wait = False
         """Whether callbacks of no tenant came after the next round was scheduled."""
+        self._ran = 0
+        """The callbacks that rounds have run so far."""
         self._call_soon_of_base = super().call_soon
         # What the loop itself does must not keep the context of the request that it began in.
         self._call_soon_for_loop = partial(super().call_soon, context=Context())
@@ -155,14 +160,16 @@ class FairLoop(_Loop):
             self._run_round()
 
     def _run_round(self) -> None:
-        began_at = monotonic()
-        ends_at = began_at + ROUND_S
+        began_at = now = monotonic()
+        ends_at, ran = began_at + ROUND_S, self._ran
         try:
-            while self._waiting and began_at < ends_at:
-                began_at = self._run_next(began_at, ends_at)
+            while self._waiting and now < ends_at:
+                now = self._run_next(now, ends_at)
         finally:
             self._is_scheduled = False
-            if began_at > self._fair_until:
+            if now - began_at > LONG_CALLBACK_S * (self._ran - ran):
+                self._fair_until = max(self._fair_until, now + FAIR_AFTER_LONG_ITERATION_S)
+            if now > self._fair_until:
                 self._be_plain()
             elif self._waiting:
                 self._schedule()
@@ -174,6 +181,7 @@ class FairLoop(_Loop):
         now = began_at
         try:
             while share.queue and now < ends_at:
+                self._ran += 1
                 _run(share.queue.popleft())
                 now = monotonic()
                 if self._waiting and used_s + now - began_at > self._waiting[0][0]:
