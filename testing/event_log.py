@@ -11,6 +11,7 @@ from antiphon.application.ports import EventBatches, EventLog
 from antiphon.domain import events as e
 from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
+from antiphon.testing.loop_turns import count_turns
 
 ID = "resp_1"
 
@@ -253,18 +254,9 @@ class EventLogContract:
     async def test_a_long_replay_lets_other_tasks_run(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, run_of(20_000))
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        other = asyncio.create_task(count())
-        assert len(await read_all(await log.open(ID))) == 20_000
-        other.cancel()
-        assert turns >= 50
+        async with count_turns() as turns:
+            assert len(await read_all(await log.open(ID))) == 20_000
+        assert turns.count >= 50
 
     async def test_an_unknown_log_cannot_be_opened(self, log: EventLog) -> None:
         with pytest.raises(NotFound):

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
-from contextvars import Context
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -87,10 +86,9 @@ class _Rounds:
     to wake up a task for each.
     """
 
-    __slots__ = ("__weakref__", "_context", "_due", "_waiting")
+    __slots__ = ("_due", "_waiting")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self) -> None:
         self._due: deque[list[_Feed]] = deque([] for _ in range(JOIN_TURNS + 1))
         """The feeds to run in the next turn of the event loop, in the one after it, and so on."""
         self._waiting = 0
@@ -98,7 +96,7 @@ class _Rounds:
     def add(self, feed: _Feed, turns: int) -> None:
         """Run a feed after this many more turns of the event loop."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._run, context=self._context)
+            asyncio.get_running_loop().call_soon(self._run)
         self._waiting += 1
         self._due[turns].append(feed)
 
@@ -107,7 +105,7 @@ class _Rounds:
         self._due.append([])
         self._waiting -= len(feeds)
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._run, context=self._context)
+            asyncio.get_running_loop().call_soon(self._run)
         for feed in feeds:
             feed.run()
 
@@ -268,7 +266,7 @@ class MemoryEventLog(EventLog):
         self._finished_events = 0
         self._finished_bytes = 0
         self._rounds: WeakKeyDictionary[LoopShare, _Rounds] = WeakKeyDictionary()
-        self._rounds_of_all = _Rounds(Context())
+        self._rounds_of_all = _Rounds()
         # Readers that have the log of a dropped run open still get its events. Only they keep the
         # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
@@ -297,7 +295,7 @@ class MemoryEventLog(EventLog):
             return self._rounds_of_all
         rounds = self._rounds.get(share)
         if rounds is None:
-            rounds = self._rounds[share] = _Rounds(share.context)
+            rounds = self._rounds[share] = _Rounds()
         return rounds
 
     async def drop(self, response_id: str) -> None:

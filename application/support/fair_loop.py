@@ -43,16 +43,13 @@ LONG_CALLBACK_S = 0.0001
 class LoopShare:
     """One tenant's part of an event loop."""
 
-    __slots__ = ("__weakref__", "context", "has_work", "queue", "used_s")
+    __slots__ = ("__weakref__", "has_work", "queue", "used_s")
 
     def __init__(self) -> None:
         self.queue: deque[asyncio.Handle] = deque()
         self.has_work = False
         """Whether it waits for its turn, or has it."""
         self.used_s = 0.0
-        self.context = Context()
-        """For callbacks that are of this tenant, but of none of its requests."""
-        self.context.run(_SHARE.set, self)
 
 
 _SHARE: ContextVar[LoopShare | None] = ContextVar("loop_share", default=None)
@@ -168,7 +165,7 @@ class FairLoop(_Loop):
         finally:
             self._is_scheduled = False
             if now - began_at > LONG_CALLBACK_S * (self._ran - ran):
-                self._fair_until = max(self._fair_until, now + FAIR_AFTER_LONG_ITERATION_S)
+                self._be_fair(now + FAIR_AFTER_LONG_ITERATION_S)
             if now > self._fair_until:
                 self._be_plain()
             elif self._waiting:

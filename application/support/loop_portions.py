@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import Context
 from time import perf_counter
 from typing import Any, TypeVar
 
 from antiphon.application.support.eager import Rest
 from antiphon.application.support.round_robin import RoundRobin
+from antiphon.application.support.tasks import call_soon_for_all
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class LoopPortions:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_iteration, context=Context())
+            call_soon_for_all(self._begin_iteration)
 
     def _begin_iteration(self) -> None:
         self._worked_s, self._is_scheduled = 0.0, False

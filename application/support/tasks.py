@@ -1,9 +1,9 @@
-"""Work that does not end with its caller."""
+"""Work that is for all callers, or does not end with its caller."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
@@ -14,6 +14,12 @@ T = TypeVar("T")
 def start_shared_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start work for all callers: it is of no request and no tenant, whoever started it."""
     return asyncio.create_task(work, context=Context())
+
+
+def call_soon_for_all(callback: Callable[[], object]) -> None:
+    """Call it in the next iteration of the event loop: in no request's context, and no tenant's
+    turn, whoever asks for it."""
+    asyncio.get_running_loop().call_soon(callback, context=Context())
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:

@@ -6,10 +6,10 @@ wait: health checks, streams, and requests of other tenants.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from antiphon.application.support.round_robin import RoundRobin
+from antiphon.application.support.tasks import call_soon_for_all
 
 PORTION = 8
 """Requests that may start in one iteration. Refusing one takes 0.1 ms, so this takes 1 ms."""
@@ -29,7 +29,7 @@ class Dispatcher:
         if self._queued or self._started >= self._portion:
             return False
         if not self._started:
-            asyncio.get_running_loop().call_soon(self._start_portion)
+            call_soon_for_all(self._start_portion)
         self._started += 1
         return True
 
@@ -40,6 +40,6 @@ class Dispatcher:
     def _start_portion(self) -> None:
         self._started = min(self._portion, len(self._queued))
         if self._started:
-            asyncio.get_running_loop().call_soon(self._start_portion)
+            call_soon_for_all(self._start_portion)
         for _ in range(self._started):
             self._queued.pop()()

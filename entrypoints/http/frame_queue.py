@@ -8,12 +8,12 @@ does not read on.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
 from typing import Protocol
+
+from antiphon.application.support.tasks import call_soon_for_all
 
 MAX_FRAMES = 16
 """Frames to read in one iteration of the event loop. Handling a message takes up to 0.3 ms."""
@@ -47,7 +47,7 @@ class FrameQueue:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._take_turns, context=Context())
+            call_soon_for_all(self._take_turns)
 
     def _take_turns(self) -> None:
         self._is_scheduled = False

@@ -1,8 +1,7 @@
-"""A tenant's requests are worked on a few at a time, so that no other request waits for many.
+"""What tenants take turns for: the time of the event loop, and two short requests at a time.
 
-The event loop gives every request in progress the same share of its time: beside forty of another
-tenant, one took as long as forty. All requests together are answered as fast as before, since there
-is one loop for them all.
+The second keeps few of a tenant's requests in threads at once, for which the loop has no turns. All
+requests together are answered about as fast, since there is one loop for them all.
 """
 
 from __future__ import annotations

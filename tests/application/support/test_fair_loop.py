@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -13,15 +14,20 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.support.fair_loop import (
     HEAD_START_S,
     LONG_ITERATION_S,
     ROUND_S,
     FairLoop,
+    LoopShare,
     current_share,
     take_loop_share,
 )
-from antiphon.application.support.tasks import start_shared_task
+from antiphon.application.support.tasks import call_soon_for_all, start_shared_task
+from antiphon.domain.callers import Caller
+from antiphon.entrypoints.http.dispatch import Dispatcher
+from antiphon.entrypoints.http.turns import ShareLoop
 
 STEP_S = 0.002
 """Longer than a round: each step of this length is the last of its round."""
@@ -57,6 +63,13 @@ async def as_tenant(tenant: str, work: Callable[..., Awaitable[Any]], *args: Any
     return await work(*args)
 
 
+async def take_steps(steps: list[str], name: str, count: int) -> None:
+    for _ in range(count):
+        spin()
+        steps.append(name)
+        await asyncio.sleep(0)
+
+
 async def let_two_tenants_be_active() -> None:
     for tenant in ("a", "b"):
         await asyncio.create_task(as_tenant(tenant, asyncio.sleep, 0))
@@ -65,19 +78,15 @@ async def let_two_tenants_be_active() -> None:
 def test_each_step_of_a_tenant_waits_for_one_step_of_a_busier_one(run: Run) -> None:
     steps: list[str] = []
 
-    async def take_steps(name: str, count: int) -> None:
-        for _ in range(count):
-            spin()
-            steps.append(name)
-            await asyncio.sleep(0)
-
     async def main() -> None:
         await let_two_tenants_be_active()
-        busy = [asyncio.create_task(as_tenant("busy", take_steps, "busy", 6)) for _ in range(40)]
+        busy = [
+            asyncio.create_task(as_tenant("busy", take_steps, steps, "busy", 6)) for _ in range(40)
+        ]
         while steps.count("busy") < 41:  # noqa: ASYNC110 - now the loop knows what they cost
             await asyncio.sleep(0)
         before = len(steps)
-        await asyncio.create_task(as_tenant("other", take_steps, "other", 5))
+        await asyncio.create_task(as_tenant("other", take_steps, steps, "other", 5))
         assert len(steps) - before <= 2 * 5 + 1
         await asyncio.gather(*busy)
 
@@ -88,21 +97,13 @@ def test_each_step_of_a_tenant_waits_for_one_step_of_a_busier_one(run: Run) -> N
 def test_input_and_output_wait_for_no_more_than_a_round(run: Run) -> None:
     async def main() -> None:
         await let_two_tenants_be_active()
-        rounds = 0
-
-        async def work() -> None:
-            nonlocal rounds
-            for _ in range(40):
-                spin()
-                rounds += 1
-                await asyncio.sleep(0)
-
-        busy = [asyncio.create_task(as_tenant("a", work)) for _ in range(40)]
+        steps: list[str] = []
+        busy = [asyncio.create_task(as_tenant("a", take_steps, steps, "a", 40)) for _ in range(40)]
         await asyncio.sleep(0)
         for _ in range(10):
-            before = rounds
+            before = len(steps)
             await asyncio.sleep(0)  # of no tenant
-            assert rounds - before <= 1
+            assert len(steps) - before <= 1
         for task in busy:
             task.cancel()
         await asyncio.wait(busy)
@@ -113,18 +114,12 @@ def test_input_and_output_wait_for_no_more_than_a_round(run: Run) -> None:
 def test_a_tenant_that_did_nothing_cannot_save_up_time(run: Run) -> None:
     order: list[str] = []
 
-    async def work(name: str, count: int) -> None:
-        for _ in range(count):
-            spin()
-            order.append(name)
-            await asyncio.sleep(0)
-
     async def main() -> None:
         await let_two_tenants_be_active()
-        busy = asyncio.create_task(as_tenant("a", work, "a", 100))
+        busy = asyncio.create_task(as_tenant("a", take_steps, order, "a", 100))
         while len(order) < 50:  # noqa: ASYNC110 - what counts is the loop's order
             await asyncio.sleep(0)
-        late = asyncio.create_task(as_tenant("b", work, "b", 50))
+        late = asyncio.create_task(as_tenant("b", take_steps, order, "b", 50))
         await asyncio.gather(busy, late)
 
     run(main())
@@ -206,6 +201,71 @@ def test_tasks_are_of_the_tenant_that_starts_them_unless_they_are_shared(run: Ru
 
         assert await asyncio.create_task(share()) is current_share() is not None
         assert await start_shared_task(share()) is None
+
+    run(main())
+
+
+def test_what_is_called_for_all_is_of_no_tenant(run: Run) -> None:
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        await take_loop_share("a")
+        shares: list[object] = []
+        call_soon_for_all(lambda: shares.append(current_share()))
+        await asyncio.sleep(0.001)
+        assert shares == [None]
+
+    run(main())
+
+
+def test_requests_that_must_wait_start_in_the_turn_of_no_tenant(run: Run) -> None:
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        await take_loop_share("a")  # as the request before it on its connection did
+        dispatcher, shares = Dispatcher(portion=1), list[object]()
+        assert dispatcher.may_start()
+        assert not dispatcher.may_start()
+        dispatcher.add(b"", lambda: shares.append(current_share()))
+        await asyncio.sleep(0.001)
+        assert shares == [None]
+
+    run(main())
+
+
+def test_the_share_of_a_tenant_that_is_done_is_not_kept(run: Run) -> None:
+    async def work() -> weakref.ref[LoopShare]:
+        await take_loop_share("a")
+        log = MemoryEventLog()
+        await log.create("resp_1")
+        logs.append(log)
+        await log.open("resp_1")
+        share = current_share()
+        assert share is not None
+        return weakref.ref(share)
+
+    async def main() -> None:
+        await let_two_tenants_be_active()
+        share = await asyncio.create_task(work())
+        await asyncio.sleep(0.001)
+        assert share() is None
+
+    logs: list[MemoryEventLog] = []
+    run(main())
+
+
+def test_a_request_is_of_its_tenant(run: Run) -> None:
+    async def main() -> None:
+        shares: dict[str, list[object]] = {"a": [], "b": []}
+
+        async def app(scope: Any, *_: Any) -> None:
+            shares[scope["auth"].tenant].append(current_share())
+
+        share_loop = ShareLoop(app)
+        for tenant in "aab":
+            scope: Any = {"type": "http", "auth": Caller(tenant=tenant)}
+            await asyncio.create_task(share_loop(scope, None, None))  # type: ignore[arg-type]
+        [first, second], [other] = shares["a"], shares["b"]
+        assert first is second is not None
+        assert other not in (None, first)
 
     run(main())
 

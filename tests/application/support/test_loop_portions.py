@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from antiphon.application.support.loop_portions import LoopPortions
+from antiphon.testing.loop_turns import LoopTurns, count_turns
 
 PORTION_S = 0.005
 
@@ -16,8 +17,8 @@ PORTION_S = 0.005
 class Work:
     """Work that takes as long as a portion, and notes in which iteration of the loop it ran."""
 
-    def __init__(self) -> None:
-        self.iteration = 0
+    def __init__(self, turns: LoopTurns) -> None:
+        self._turns = turns
         self.done: list[tuple[str, int]] = []
         self._portions = LoopPortions(PORTION_S)
 
@@ -25,33 +26,26 @@ class Work:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             pass
-        self.done.append((name, self.iteration))
+        self.done.append((name, self._turns.count))
         return name
 
     async def run(self, name: str, seconds: float = PORTION_S) -> str:
         return await self._portions.run(name[0], partial(self._compute, name, seconds))
 
-    async def count_iterations(self) -> None:
-        while True:
-            self.iteration += 1
-            await asyncio.sleep(0)
-
 
 async def test_long_work_takes_an_iteration_each_and_tenants_take_turns() -> None:
-    work = Work()
-    counter = asyncio.create_task(work.count_iterations())
     names = [f"a{number}" for number in range(5)] + ["b0"]
-    assert await asyncio.gather(*map(work.run, names)) == names
-    counter.cancel()
+    async with count_turns() as turns:
+        work = Work(turns)
+        assert await asyncio.gather(*map(work.run, names)) == names
     assert [name for name, _ in work.done] == ["a0", "a1", "b0", "a2", "a3", "a4"]
     assert len({iteration for _, iteration in work.done}) == len(names)
 
 
 async def test_short_work_runs_at_once() -> None:
-    work = Work()
-    counter = asyncio.create_task(work.count_iterations())
-    await asyncio.gather(*(work.run(f"a{number}", seconds=0) for number in range(50)))
-    counter.cancel()
+    async with count_turns() as turns:
+        work = Work(turns)
+        await asyncio.gather(*(work.run(f"a{number}", seconds=0) for number in range(50)))
     assert len({iteration for _, iteration in work.done}) == 1
 
 

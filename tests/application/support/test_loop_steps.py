@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.application.support.loop_steps import LoopSteps
+from antiphon.testing.loop_turns import count_turns
 
 
 async def test_tenants_take_turns_step_by_step() -> None:
@@ -27,18 +28,9 @@ async def test_tenants_take_turns_step_by_step() -> None:
 
 
 async def test_others_run_between_two_steps() -> None:
-    iterations = 0
-
-    async def count() -> None:
-        nonlocal iterations
-        while True:
-            iterations += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await LoopSteps().run("a", iter(range(10)))
-    counting.cancel()
-    assert iterations >= 10
+    async with count_turns() as turns:
+        await LoopSteps().run("a", iter(range(10)))
+    assert turns.count >= 10
 
 
 async def test_the_error_of_a_step_is_raised_and_the_next_work_runs() -> None:

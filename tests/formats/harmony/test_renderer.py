@@ -18,6 +18,7 @@ from antiphon.domain import items as i
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
+from antiphon.testing.loop_turns import count_turns
 
 from .conftest import a_turn
 
@@ -447,19 +448,10 @@ def test_a_very_long_run_is_encoded_in_time(render: Render, text: str) -> None:
 
 async def test_rendering_a_long_conversation_lets_other_tasks_run(harmony: HarmonyFormat) -> None:
     await harmony.render(a_turn())
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
     line = "The quick brown fox jumps over the lazy dog.\n"
-    await harmony.render(a_turn(items=(i.Message(role="user", content=line * 20_000),)))
-    counting.cancel()
-    assert turns > 20
+    async with count_turns() as turns:
+        await harmony.render(a_turn(items=(i.Message(role="user", content=line * 20_000),)))
+    assert turns.count > 20
 
 
 def test_a_long_text_has_the_same_tokens_as_if_encoded_in_one(
