@@ -19,7 +19,15 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.security.other_tenant import LIMIT_S, Attack, client_of, compare, make_keys, request_of
+from tests.security.other_tenant import (
+    LIMIT_S,
+    SLACK_S,
+    Attack,
+    client_of,
+    compare,
+    make_keys,
+    request_of,
+)
 from tests.security.server_probe import ProbedServer, probe_server
 from tests.security.test_fair_pdfs import SLOW, pdf
 
@@ -31,6 +39,10 @@ BIG_FILE = 1_600_000 * SIZE
 SITES = 40
 STREAMS = 200 * SIZE
 RUNS = 120 * SIZE
+LOOP_SLACK_S = 0.03
+"""What a response that needs only the loop may wait in addition. Before the loop was fair, it waited
+45 ms."""
+
 HANG = '@@script [[{"say": "Once"}, {"hang": 600}]]'
 FORM = {"purpose": "user_data"}
 MODEL = "scripted-chat"
@@ -185,7 +197,8 @@ def test_a_response_during_compactions(tenants: Tenants, tmp_path: Path) -> None
         tenants.greedy, "POST", "/responses/compact", json={"model": MODEL, "input": text}
     )
     work = lambda: respond(tenants.other)  # noqa: E731
-    compare(tenants.server, tmp_path, work, [Attack(attack, 40)]).check("a response")
+    waits = compare(tenants.server, tmp_path, work, [Attack(attack, 40)])
+    waits.check("a response", slack_s=min(SLACK_S, LOOP_SLACK_S))
 
 
 def test_a_response_during_streams_that_hang(tenants: Tenants, tmp_path: Path) -> None:
