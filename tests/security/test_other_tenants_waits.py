@@ -40,8 +40,7 @@ SITES = 40
 STREAMS = 200 * SIZE
 RUNS = 120 * SIZE
 LOOP_SLACK_S = 0.03
-"""What a response that needs only the loop may wait in addition. Before the loop was fair, it waited
-45 ms."""
+"""What a response that needs only the loop may wait in addition: 45 ms before the loop was fair."""
 
 HANG = '@@script [[{"say": "Once"}, {"hang": 600}]]'
 FORM = {"purpose": "user_data"}
