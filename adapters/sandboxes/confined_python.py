@@ -21,6 +21,7 @@ from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from antiphon.adapters.processes import end_process, start_process
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
     LIBRARIES,
@@ -136,7 +137,7 @@ class ConfinedPython:
                 filter_file = stack.enter_context(memory_file(seccomp.program()))
                 descriptors = (filter_file,)
                 words = own_program_command(launcher, python, filter_file, words[1:])
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 *words,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -144,14 +145,11 @@ class ConfinedPython:
                 env={} if launcher else _environment(),
                 cwd="/",
                 pass_fds=descriptors,
-                start_new_session=True,
             )
         try:
             output = await _communicate(process, content, len(READY) + max_bytes)
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await end_process(process)
         if not output.startswith(READY):
             return None
         if process.returncode != 0:

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
+from antiphon.adapters.processes import descendants, kill_process
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
     FOLDER,
@@ -29,7 +30,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
 from antiphon.adapters.sandboxes.cgroups import Group
 from antiphon.adapters.sandboxes.memory_file import memory_file
 from antiphon.adapters.sandboxes.output_reader import OutputReader
-from antiphon.adapters.sandboxes.process_tree import descendants, total_memory
+from antiphon.adapters.sandboxes.process_tree import total_memory
 from antiphon.adapters.sandboxes.request_channel import PROCESS_ENDED, Answer, RequestChannel
 from antiphon.application.ports import CommandExit, CommandOutput
 from antiphon.application.support.tasks import run_to_completion
@@ -333,7 +334,7 @@ class Process:
         """Kill all processes of the sandbox and wait until they are gone. May be repeated."""
         for pidfd in self._pidfds[:1]:
             _send_signal(pidfd, signal.SIGKILL)
-        _kill_launch(self._process)
+        kill_process(self._process)
         if not self._closed:
             self._closed = True
             self._requests.close()
@@ -355,20 +356,6 @@ async def _end(starting: asyncio.Future[Process]) -> None:
     with suppress(SandboxError):
         process = await starting
         await process.kill()
-
-
-def _kill_launch(process: asyncio.subprocess.Process) -> None:
-    """Kill a launcher and its child, which does not end with it before its program starts.
-
-    The child has a session of its own some time before that, so it is killed by itself as well.
-    """
-    if process.returncode is not None:
-        return
-    for pid in descendants(process.pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _wait_for_end(pidfd: int) -> None:

@@ -1,30 +1,17 @@
-"""The processes of a sandbox as this machine sees them: their ids and their memory."""
+"""The memory of a sandbox's processes, as this machine sees it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-GONE = (FileNotFoundError, ProcessLookupError, ValueError)
+from antiphon.adapters.processes import GONE, descendants
+
 PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 """Proportional sizes: a page that several processes share counts once, not once for each fork."""
 
 RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
 """Sizes that the kernel keeps anyway: cheap, but a shared page counts once for each process."""
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """Yield the ids of all descendants of `pid`, including zombies.
-
-    For the first process of a PID namespace these are all others: it adopts every orphan.
-    """
-    with suppress(*GONE):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(*GONE), open(f"/proc/{pid}/task/{thread}/children") as children:
-                for child in children.read().split():
-                    yield int(child)
-                    yield from descendants(int(child))
 
 
 def total_memory(pid: int, enough_bytes: int) -> int:

@@ -24,6 +24,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
+from antiphon.adapters.processes import close_pipes, start_process
 from antiphon.adapters.tool_servers import launch
 from antiphon.adapters.tool_servers.configured import redact
 from antiphon.adapters.tool_servers.line_splitter import LineSplitter, TruncatedLine
@@ -69,13 +70,12 @@ async def connect(
 
 async def _start(command: Sequence[str], env: Mapping[str, str]) -> Process:
     try:
-        return await asyncio.create_subprocess_exec(
+        return await start_process(
             *_with_launcher(command),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             env={**get_default_environment(), **env},
-            start_new_session=True,
         )
     except OSError as error:
         raise protocol_error(
@@ -210,7 +210,7 @@ async def _stop(process: Process) -> None:
                 if await _has_ended(process):
                     break
         finally:
-            _close_pipes(process)
+            close_pipes(process)
 
 
 async def _has_ended(process: Process) -> bool:
@@ -220,13 +220,6 @@ async def _has_ended(process: Process) -> bool:
         async with asyncio.timeout(GRACE_S):
             await process.wait()
     return process.returncode is not None
-
-
-def _close_pipes(process: Process) -> None:
-    # There is no public way if another process still has the other ends.
-    transport: Any = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
 
 
 def _signal_group(process: Process, number: int) -> None:

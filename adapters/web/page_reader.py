@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import contextlib
 import os
 import re
 import struct
@@ -23,6 +22,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import msgspec
 
 from antiphon.adapters.extras import install_command
+from antiphon.adapters.processes import end_process, start_process
 from antiphon.adapters.web.text import PageLinks, clean, one_line, truncate
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import ReadPdf, WebPage
@@ -70,7 +70,7 @@ class _HtmlProcess:
     @classmethod
     async def start(cls) -> _HtmlProcess:
         return cls(
-            await asyncio.create_subprocess_exec(
+            await start_process(
                 sys.executable,
                 "-P",  # do not import modules from the working folder
                 "-m",
@@ -102,9 +102,7 @@ class _HtmlProcess:
         return msgspec.msgpack.decode(await stdout.readexactly(length), type=WebPage)
 
     async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+        await end_process(self._process)
 
 
 class _Source(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from antiphon.adapters.sandboxes.process_tree import descendants
+from antiphon.adapters.processes import descendants
 from antiphon.application.ports import CommandExit, CommandOutput, Sandbox
 from antiphon.domain.errors import SandboxError
 
