@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -81,9 +82,8 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
-            "time": time.replace("+00:00", "Z"),
+            "time": f"{_to_second(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": message,
@@ -93,10 +93,11 @@ class JsonLogFormatter(logging.Formatter):
         request_id, response_id = _ids_of(record)
         if request_id:
             line["request_id"] = request_id
-        if response_id := response_id or _response_in(message):
-            line["response_id"] = response_id
         lazy = record.msg.fields() if isinstance(record.msg, LazyMessage) else {}
-        line.update(getattr(record, FIELDS, lazy))
+        fields = getattr(record, FIELDS, lazy)
+        if response_id := response_id or fields.get("response_id") or _response_in(message):
+            line["response_id"] = response_id
+        line.update(fields)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -180,6 +181,8 @@ FORMATTERS: Mapping[str, type[LogFormatter | JsonLogFormatter]] = {
 
 def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
     """Let this process log to standard error; `worker` is its number if it is one of several."""
+    # No line has these, and finding them out takes as long as all else that a record needs.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = BatchHandler()
     handler.setFormatter(FORMATTERS[format](worker))
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -192,6 +195,12 @@ def _response_in(message: str) -> str:
     """Return the response that a message names: vLLM's processes know it as their request."""
     found = _RESPONSE.search(message)
     return found[0] if found else ""
+
+
+@lru_cache(maxsize=2)
+def _to_second(seconds: int) -> str:
+    """Return a time in UTC without what is less than a second: many lines share it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _to_json(line: Mapping[str, Any]) -> str:

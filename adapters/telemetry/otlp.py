@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from contextlib import suppress
+from typing import Any
 
 from antiphon import __version__
 from antiphon.adapters.extras import install_command
@@ -26,7 +27,8 @@ try:
     from opentelemetry.sdk.resources import Resource
 
     from antiphon.adapters.telemetry.collector import Collector
-    from antiphon.adapters.telemetry.spans import attribute_fields, encode_field, encode_spans
+    from antiphon.adapters.telemetry.spans import encode_spans
+    from antiphon.adapters.telemetry.wire import attribute_fields, encode_field
 except ModuleNotFoundError as missing:
     raise SettingsError(
         f"Traces need opentelemetry. Install it with: {install_command('traces')}"
@@ -126,7 +128,7 @@ class OtlpTraces:
 
 def _describe_server(server: str) -> bytes:
     """Return the start of `ResourceSpans`: which server this is."""
-    described = Resource.create(
+    described: Any = Resource.create(
         {
             "service.name": "antiphon",
             "service.version": __version__,

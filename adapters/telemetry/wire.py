@@ -1,0 +1,133 @@
+"""Messages of OTLP as bytes of Protocol Buffers, made from parts that are remembered.
+
+Most bytes of a span are those of other spans: only ids, times and values differ. The library
+encodes such a part once. What differs has a fixed length, and follows the part. Fields of a message
+may come in any order ("Encoding" of Protocol Buffers). So a span takes a third of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
+
+Value = str | bool | int | float | Sequence[str]
+Attributes = Iterable[tuple[str, Value | None]]
+"""Names and values; what is None is left out."""
+
+MAX_PARTS = 4096
+"""Parts that are remembered: attributes of one value each, and the heads of others."""
+
+_NUMBER = Struct("<d")
+_TIME = Struct("<Q")
+_HEAD = Struct("<2s16s 2s8s cQ cQ 2sI")
+"""A span's trace, id, start, end and flags, each after its tag, which includes a length."""
+
+
+def encode_head(trace_id: bytes, span_id: bytes, start: int, end: int, flags: int) -> bytes:
+    """Return the fields of a span that each one has; times are in nanoseconds."""
+    return _HEAD.pack(
+        b"\x0a\x10",
+        trace_id,
+        b"\x12\x08",
+        span_id,
+        b"\x39",
+        start,
+        b"\x41",
+        end,
+        b"\x85\x01",
+        flags,
+    )
+
+
+def encode_parent(span_id: bytes) -> bytes:
+    return b"\x22\x08" + span_id
+
+
+def encode_attribute(name: str, value: Value) -> bytes:
+    """Return an attribute as a field of a span."""
+    if isinstance(value, str):
+        text = value.encode("utf-8", "replace")
+        return _head_of_text(name, len(text)) + text
+    if isinstance(value, float):
+        return _head_of_number(name) + _NUMBER.pack(value)
+    return _remembered_attribute(name, value)
+
+
+def encode_event(name: str, time: int) -> bytes:
+    """Return an event as a field of a span; `time` is in nanoseconds."""
+    before, after = _around_time(name)
+    return before + _TIME.pack(time) + after
+
+
+@lru_cache(MAX_PARTS, typed=True)
+def _remembered_attribute(name: str, value: Value) -> bytes:
+    attribute = KeyValue(**_attribute(name, value)).SerializeToString()
+    return encode_field(otlp.Span.ATTRIBUTES_FIELD_NUMBER, attribute)
+
+
+@lru_cache(MAX_PARTS)
+def _head_of_text(name: str, length: int) -> bytes:
+    return _remembered_attribute.__wrapped__(name, "x" * length).removesuffix(b"x" * length)
+
+
+@lru_cache(MAX_PARTS)
+def _head_of_number(name: str) -> bytes:
+    return _remembered_attribute.__wrapped__(name, 0.0)[: -_NUMBER.size]
+
+
+@lru_cache(MAX_PARTS)
+def _around_time(name: str) -> tuple[bytes, bytes]:
+    marker = b"\xff" * _TIME.size  # no byte of UTF-8
+    event = otlp.Span.Event(name=name, time_unix_nano=_TIME.unpack(marker)[0])
+    encoded = encode_field(otlp.Span.EVENTS_FIELD_NUMBER, event.SerializeToString())
+    before, _, after = encoded.partition(marker)
+    return before, after
+
+
+def encode_field(number: int, message: bytes) -> bytes:
+    """Return an encoded message as a field of another one.
+
+    So what is encoded is not decoded again to be put into a larger message.
+    """
+    return _tag(number, len(message)) + message
+
+
+@lru_cache(MAX_PARTS)
+def _tag(number: int, length: int) -> bytes:
+    tag = bytearray((number << 3 | 2,))
+    while length > 0x7F:
+        tag.append(length & 0x7F | 0x80)
+        length >>= 7
+    tag.append(length)
+    return bytes(tag)
+
+
+def attribute_fields(attributes: Attributes) -> list[Any]:
+    """Return attributes as their messages are made from them."""
+    return [_attribute(name, value) for name, value in attributes if value is not None]
+
+
+def _attribute(name: str, value: Value) -> Mapping[str, Any]:
+    return {"key": name, "value": _value(value)}
+
+
+def _value(value: Value) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        return {"string_value": to_utf8(value)}
+    if isinstance(value, bool):  # before int, which it is, too
+        return {"bool_value": value}
+    if isinstance(value, int):
+        return {"int_value": value}
+    if isinstance(value, float):
+        return {"double_value": value}
+    return {"array_value": {"values": [{"string_value": to_utf8(each)} for each in value]}}
+
+
+def to_utf8(text: str) -> str:
+    """Return a text that is valid UTF-8: a tool server may name a tool with half a character."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
