@@ -15,6 +15,7 @@ from antiphon.adapters.telemetry import gen_ai as g
 from antiphon.adapters.telemetry import wire
 from antiphon.adapters.telemetry.wire import Attributes, attribute_fields, encode_field
 from antiphon.application.ports import EndedRun
+from antiphon.application.telemetry.recorder import in_microseconds
 from antiphon.application.telemetry.trace_ids import SpanContext, TraceIds
 from antiphon.domain.metrics import MODEL_TURNS, ToolCallMetrics, TurnMetrics
 
@@ -269,4 +270,4 @@ def _turn_attributes(turn: TurnMetrics) -> Attributes:
 
 
 def _seconds(start: float, end: float | None) -> float | None:
-    return None if end is None else round(max(end - start, 0.0), 6)
+    return None if end is None else in_microseconds(max(end - start, 0.0))

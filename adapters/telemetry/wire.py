@@ -20,7 +20,8 @@ Attributes = Iterable[tuple[str, Value | None]]
 """Names and values; what is None is left out."""
 
 MAX_PARTS = 4096
-"""Parts that are remembered: attributes of one value each, and the heads of others."""
+"""Heads of attributes and numbers that are remembered."""
+MAX_INTEGER = 2**63 - 1
 
 _NUMBER = Struct("<d")
 _TIME = Struct("<Q")
@@ -55,7 +56,10 @@ def encode_attribute(name: str, value: Value) -> bytes:
         return _head_of_text(name, len(text)) + text
     if isinstance(value, float):
         return _head_of_number(name) + _NUMBER.pack(value)
-    return _remembered_attribute(name, value)
+    if isinstance(value, int) and value >= 0:
+        number = _varint(value)
+        return _head_of_integer(name, len(number), isinstance(value, bool)) + number
+    return _encode_attribute(name, value)
 
 
 def encode_event(name: str, time: int) -> bytes:
@@ -64,20 +68,25 @@ def encode_event(name: str, time: int) -> bytes:
     return before + _TIME.pack(time) + after
 
 
-@lru_cache(MAX_PARTS, typed=True)
-def _remembered_attribute(name: str, value: Value) -> bytes:
+def _encode_attribute(name: str, value: Value) -> bytes:
     attribute = KeyValue(**_attribute(name, value)).SerializeToString()
     return encode_field(otlp.Span.ATTRIBUTES_FIELD_NUMBER, attribute)
 
 
 @lru_cache(MAX_PARTS)
 def _head_of_text(name: str, length: int) -> bytes:
-    return _remembered_attribute.__wrapped__(name, "x" * length).removesuffix(b"x" * length)
+    return _encode_attribute(name, "x" * length).removesuffix(b"x" * length)
 
 
 @lru_cache(MAX_PARTS)
 def _head_of_number(name: str) -> bytes:
-    return _remembered_attribute.__wrapped__(name, 0.0)[: -_NUMBER.size]
+    return _encode_attribute(name, 0.0)[: -_NUMBER.size]
+
+
+@lru_cache(MAX_PARTS)
+def _head_of_integer(name: str, length: int, is_bool: bool) -> bytes:
+    largest = min((1 << 7 * length) - 1, MAX_INTEGER)
+    return _encode_attribute(name, is_bool or largest)[:-length]
 
 
 @lru_cache(MAX_PARTS)
@@ -99,12 +108,18 @@ def encode_field(number: int, message: bytes) -> bytes:
 
 @lru_cache(MAX_PARTS)
 def _tag(number: int, length: int) -> bytes:
-    tag = bytearray((number << 3 | 2,))
-    while length > 0x7F:
-        tag.append(length & 0x7F | 0x80)
-        length >>= 7
-    tag.append(length)
-    return bytes(tag)
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+@lru_cache(MAX_PARTS)
+def _varint(value: int) -> bytes:
+    """Return a number that is not negative, seven bits in each byte."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def attribute_fields(attributes: Attributes) -> list[Any]:
