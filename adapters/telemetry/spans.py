@@ -19,7 +19,6 @@ from antiphon.application.telemetry.recorder import in_microseconds
 from antiphon.application.telemetry.trace_ids import SpanContext, TraceIds
 from antiphon.domain.metrics import MODEL_TURNS, ToolCallMetrics, TurnMetrics
 
-NANOSECONDS = 1_000_000_000
 SAMPLED, KNOWS_PARENT, PARENT_IS_REMOTE = 0x1, 0x100, 0x200
 """Bits of a span's `flags`; the names of the last two in OTLP are HAS_IS_REMOTE and IS_REMOTE."""
 SERVER, CLIENT, INTERNAL = (
@@ -208,18 +207,15 @@ def _fill_in(
     events: Sequence[tuple[str, float | None]] = (),
 ) -> bytes:
     """Return a span with this constant; attributes and events that are None are left out."""
-    ids = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
     flags = SAMPLED | KNOWS_PARENT | (PARENT_IS_REMOTE if is_parent_remote else 0)
-    start, end = int(times[0] * NANOSECONDS), int(max(times) * NANOSECONDS)
-    parts = [constant, wire.encode_head(*ids, start, end, flags)]
-    if parent is not None:
-        parts.append(wire.encode_parent(bytes.fromhex(parent.span_id)))
-    parts += [wire.encode_attribute(name, value) for name, value in attributes if value is not None]
-    parts += [
-        wire.encode_event(name, int(time * NANOSECONDS))
-        for name, time in events
-        if time is not None
-    ]
+    ids = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
+    parts = (
+        constant,
+        wire.encode_head(*ids, times, flags),
+        b"" if parent is None else wire.encode_parent(bytes.fromhex(parent.span_id)),
+        wire.encode_attributes(attributes),
+        wire.encode_events(events),
+    )
     return b"".join(parts)
 
 

@@ -19,6 +19,7 @@ Value = str | bool | int | float | Sequence[str]
 Attributes = Iterable[tuple[str, Value | None]]
 """Names and values; what is None is left out."""
 
+NANOSECONDS = 1_000_000_000
 MAX_PARTS = 4096
 """Heads of attributes and numbers that are remembered."""
 MAX_INTEGER = 2**63 - 1
@@ -29,8 +30,9 @@ _HEAD = Struct("<2s16s 2s8s cQ cQ 2sI")
 """A span's trace, id, start, end and flags, each after its tag, which includes a length."""
 
 
-def encode_head(trace_id: bytes, span_id: bytes, start: int, end: int, flags: int) -> bytes:
-    """Return the fields of a span that each one has; times are in nanoseconds."""
+def encode_head(trace_id: bytes, span_id: bytes, times: tuple[float, float], flags: int) -> bytes:
+    """Return the fields of a span that each one has; times are in seconds."""
+    start, end = int(times[0] * NANOSECONDS), int(max(times) * NANOSECONDS)
     return _HEAD.pack(
         b"\x0a\x10",
         trace_id,
@@ -49,23 +51,31 @@ def encode_parent(span_id: bytes) -> bytes:
     return b"\x22\x08" + span_id
 
 
-def encode_attribute(name: str, value: Value) -> bytes:
-    """Return an attribute as a field of a span."""
-    if isinstance(value, str):
-        text = value.encode("utf-8", "replace")
-        return _head_of_text(name, len(text)) + text
-    if isinstance(value, float):
-        return _head_of_number(name) + _NUMBER.pack(value)
-    if isinstance(value, int) and value >= 0:
-        number = _varint(value)
-        return _head_of_integer(name, len(number), isinstance(value, bool)) + number
-    return _encode_attribute(name, value)
+def encode_attributes(attributes: Attributes) -> bytes:
+    """Return attributes as fields of a span."""
+    parts = []
+    for name, value in attributes:
+        if isinstance(value, str):
+            text = value.encode("utf-8", "replace")
+            parts += (_head_of_text(name, len(text)), text)
+        elif isinstance(value, float):
+            parts += (_head_of_number(name), _NUMBER.pack(value))
+        elif isinstance(value, int) and value >= 0:
+            number = _varint(value)
+            parts += (_head_of_integer(name, len(number), isinstance(value, bool)), number)
+        elif value is not None:
+            parts.append(_encode_attribute(name, value))
+    return b"".join(parts)
 
 
-def encode_event(name: str, time: int) -> bytes:
-    """Return an event as a field of a span; `time` is in nanoseconds."""
-    before, after = _around_time(name)
-    return before + _TIME.pack(time) + after
+def encode_events(events: Iterable[tuple[str, float | None]]) -> bytes:
+    """Return events as fields of a span: names, and times in seconds; None is left out."""
+    parts = []
+    for name, time in events:
+        if time is not None:
+            before, after = _around_time(name)
+            parts += (before, _TIME.pack(int(time * NANOSECONDS)), after)
+    return b"".join(parts)
 
 
 def _encode_attribute(name: str, value: Value) -> bytes:
