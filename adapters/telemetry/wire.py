@@ -53,7 +53,7 @@ def encode_parent(span_id: bytes) -> bytes:
 
 def encode_attributes(attributes: Attributes) -> bytes:
     """Return attributes as fields of a span."""
-    parts = []
+    parts: list[bytes] = []
     for name, value in attributes:
         if isinstance(value, str):
             text = value.encode("utf-8", "replace")
@@ -70,7 +70,7 @@ def encode_attributes(attributes: Attributes) -> bytes:
 
 def encode_events(events: Iterable[tuple[str, float | None]]) -> bytes:
     """Return events as fields of a span: names, and times in seconds; None is left out."""
-    parts = []
+    parts: list[bytes] = []
     for name, time in events:
         if time is not None:
             before, after = _around_time(name)
