@@ -113,11 +113,12 @@ def encode_field(number: int, message: bytes) -> bytes:
 
     So what is encoded is not decoded again to be put into a larger message.
     """
-    return _tag(number, len(message)) + message
+    return encode_field_head(number, len(message)) + message
 
 
 @lru_cache(MAX_PARTS)
-def _tag(number: int, length: int) -> bytes:
+def encode_field_head(number: int, length: int) -> bytes:
+    """Return what is before an encoded message that is a field of another one."""
     return _varint(number << 3 | 2) + _varint(length)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 
@@ -22,11 +22,7 @@ class Propagation(Struct, frozen=True, kw_only=True):
     sample_ratio: float = 1.0
 
     def trace_of(self, response_id: str, traceparent: str, *, is_linked: bool) -> PropagatedTrace:
-        return PropagatedTrace(
-            lambda: TraceIds.of(
-                response_id, traceparent, is_linked=is_linked, sample_ratio=self.sample_ratio
-            )
-        )
+        return PropagatedTrace(response_id, traceparent, is_linked, self.sample_ratio)
 
     def trace_in_background(self, response_id: str) -> PropagatedTrace:
         """Return the trace of a background response without its record: it is its own."""
@@ -36,36 +32,38 @@ class Propagation(Struct, frozen=True, kw_only=True):
 class PropagatedTrace:
     """The headers for what is done for one response, each computed when it is sent, if ever."""
 
-    def __init__(self, compute_ids: Callable[[], TraceIds]) -> None:
-        self._compute_ids = compute_ids
+    def __init__(
+        self, response_id: str, traceparent: str, is_linked: bool, sample_ratio: float
+    ) -> None:
+        self._of = response_id, traceparent, is_linked, sample_ratio
 
     @cached_property
-    def _ids(self) -> TraceIds:
-        return self._compute_ids()
+    def ids(self) -> TraceIds:
+        response_id, traceparent, is_linked, sample_ratio = self._of
+        return TraceIds.of(response_id, traceparent, is_linked=is_linked, sample_ratio=sample_ratio)
 
     def headers_of_response(self) -> Mapping[str, str]:
         """Return the headers of what is done for the response as a whole."""
-        return _LazyHeaders(lambda: {"traceparent": self._ids.span().traceparent})
+        return _LazyHeaders(self)
 
     def headers_of_turn(self, turn: int, given: Mapping[str, str]) -> Mapping[str, str]:
         """Return the headers of a turn's requests; `given` are the client's."""
-
-        def compute() -> Mapping[str, str]:
-            headers = {"traceparent": self._ids.span(turn).traceparent}
-            if self._ids.parent is not None and "tracestate" in given:
-                headers["tracestate"] = given["tracestate"]
-            return headers
-
-        return _LazyHeaders(compute)
+        return _LazyHeaders(self, turn, given)
 
 
 class _LazyHeaders(Mapping[str, str]):
-    def __init__(self, compute: Callable[[], Mapping[str, str]]) -> None:
-        self._compute = compute
+    def __init__(
+        self, trace: PropagatedTrace, turn: int = 0, given: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        self._of = trace, turn, given
 
     @cached_property
     def _headers(self) -> Mapping[str, str]:
-        return self._compute()
+        trace, turn, given = self._of
+        headers = {"traceparent": trace.ids.span(turn).traceparent}
+        if trace.ids.parent is not None and "tracestate" in given:
+            headers["tracestate"] = given["tracestate"]
+        return headers
 
     def __getitem__(self, name: str) -> str:
         return self._headers[name]

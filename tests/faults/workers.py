@@ -67,7 +67,7 @@ def pid_of_the_worker_that_made(server: Replica, response_id: str) -> int:
         if made is None:
             return None
         lives = re.findall(rf"worker {made[1]} is ready(?: again)?: process (\d+),", server.log())
-        return int(lives[-1])
+        return int(lives[-1]) if lives else None  # it may log before it is announced
 
     return wait_for(find)
 
