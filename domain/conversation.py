@@ -249,9 +249,8 @@ def to_resource(source: Entry, new_id: NewId) -> tuple[str, Raw]:
     fields = _decode_fields(source.raw)
     item_id = item.id or new_id(i.ID_PREFIXES[type(item)])
     kind = str(type(item).__struct_config__.tag)
-    resource: dict[str, Any] = {"type": kind, "id": item_id} | {
-        k: v for k, v in fields.items() if k not in ("id", "type")
-    }
+    shown_first = {"type": kind, "id": item_id}
+    resource: dict[str, Any] = shown_first | fields | shown_first
     if not getattr(item, "status", "has none"):
         resource["status"] = "completed"
     if isinstance(item, i.Message):
