@@ -6,7 +6,7 @@ not. The suite in tests/sandbox tries more.
 
 from __future__ import annotations
 
-import os
+import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -33,7 +33,6 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 (names | set(os.environ)) - expected_names - {"", "PWD", "LC_CTYPE"} or None
 """,
     "It sees files of this machine.": """
-import os
 def unexpected(folder):
     for path in (os.path.join(folder, name) for name in os.listdir(folder)):
         if path not in visible_paths:
@@ -42,7 +41,6 @@ def unexpected(folder):
 list(unexpected("/")) or None
 """,
     "It can write outside its folder.": """
-import os
 writable = []
 for folder in ("/", "/usr/lib", "/dev", "/mnt"):
     try:
@@ -53,6 +51,7 @@ for folder in ("/", "/usr/lib", "/dev", "/mnt"):
 writable or None
 """,
     "It reaches a network.": """
+import secrets
 import socket
 reachable = []
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET):
@@ -81,7 +80,6 @@ import ctypes, os
 ctypes.CDLL(None).process_vm_readv(os.getpid(), None, 0, None, 0, 0) == 0 or None
 """,
     "It can start processes.": """
-import os
 try:
     child = os.fork()
 except OSError:
@@ -111,7 +109,6 @@ except MemoryError:
 size
 """,
     "It can fill a disk.": """
-import os
 size = None
 try:
     with open("/mnt/data/large", "wb") as file:
@@ -173,7 +170,7 @@ async def run(start: Callable[[], Awaitable[Process]], visible_paths: Sequence[s
     if process.commands is not None:
         del attempts[STARTS_PROCESSES]
         attempts[STARTS_MANY_PROCESSES] = MANY_PROCESSES
-    address = f"\0antiphon-{os.getpid()}"
+    address = f"\0antiphon-{secrets.token_hex(16)}"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
@@ -188,7 +185,7 @@ async def run(start: Callable[[], Awaitable[Process]], visible_paths: Sequence[s
                 for breach, code in attempts.items()
                 if await _has_value(process, variables + code)
             ]
-            breaches += [LEAVES_PROCESSES] if await _leaves_processes(process) else []
+            breaches += await _breaches_of_commands(process)
             return breaches if await _can_be_stopped(process) else [*breaches, CANNOT_BE_STOPPED]
         except (SandboxError, TimeoutError) as error:
             return [f"An attempt of the self-test did not end: {error}"]
@@ -206,19 +203,20 @@ async def _has_value(process: Process, code: str) -> bool:
     return bool(output.strip()) and "Traceback" not in output
 
 
-async def _leaves_processes(process: Process) -> bool:
+async def _breaches_of_commands(process: Process) -> list[str]:
     if process.commands is None:
-        return False
+        return []
     running = process.commands.run(
         BACKGROUND_PROCESSES, timeout_s=ANSWER_S, limit_s=ANSWER_S, watch=process.check
     )
     async with aclosing(running):
-        exits = [each async for each in running if isinstance(each, CommandExit)]
+        outputs = [each async for each in running]
     try:
         await process.settle()
-    except SandboxError:
-        return True
-    return exits != [CommandExit(code=0)]
+    except SandboxError as error:
+        return [f"{LEAVES_PROCESSES} {error}"]
+    has_run = bool(outputs) and outputs[-1] == CommandExit(code=0)
+    return [] if has_run else [f"Its commands do not run: {outputs!r}."]
 
 
 async def _can_be_stopped(process: Process) -> bool:

@@ -149,7 +149,8 @@ def test_the_servers_calls_run_before_the_clients_calls_are_returned(
     first = every.create(model, *turns_for(model), {"say": "All done."})
     assert kinds(first) == ["mcp_list_tools", *SHOWN, "function_call"]
     assert {item.get("status", "completed") for item in first["output"]} == {"completed"}
-    assert first["output"][5]["output"][0]["stdout"] == "7"
+    [shown] = first["output"][5]["output"]
+    assert shown == {"stdout": "7", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
     second = create(
         every.client,
         model=model,
