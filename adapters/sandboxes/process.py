@@ -47,8 +47,9 @@ time in which they could reach their limit, between `MIN_WATCH_S` and `WATCH_S`.
 _MEMORY_COUNTERS = ThreadPoolExecutor(4, thread_name_prefix="sandbox-memory")
 """Threads of their own: counting must not wait for the work that other threads do for tenants."""
 
-SETTLE_S = 5.0
-"""The time in which leftover processes must end; then their sandbox is killed."""
+SETTLE_S = 15.0
+"""The time in which leftover processes must end; then their sandbox is killed. They have a low
+priority, so on a busy machine it takes a while."""
 
 STREAM_S = 0.05
 """The pause between two chunks of a command's output."""
