@@ -23,6 +23,8 @@ ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
+# They measure times: nothing runs beside them.
+TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/test_two_servers.py
 QUICK = "not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
@@ -65,7 +67,9 @@ test-docs: $(VENV)/ready
 # ANTIPHON_TEST_KILLS says how many servers are killed on each store, ANTIPHON_TEST_ROLLING_S for how
 # many seconds they are replaced.
 test-faults: $(VENV)/ready $(VENV_S3)/ready
-	$(VENV)/bin/pytest -m faults --ignore tests/security -rs $(ARGS)
+	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile -m faults --ignore tests/security \
+		$(TIMED:%=--ignore %) -rs $(ARGS)
+	$(VENV)/bin/pytest -m faults $(TIMED) -rs $(ARGS)
 
 # What a client warns of is its makers' concern.
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
