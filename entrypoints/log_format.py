@@ -224,8 +224,6 @@ FORMATTERS: Mapping[str, type[LogFormatter | JsonLogFormatter]] = {
 
 def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
     """Let this process log to standard error; `worker` is its number if it is one of several."""
-    # No line has these, and finding them out takes as long as all else that a record needs.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = BatchHandler()
     handler.setFormatter(FORMATTERS[format](worker))
     logging.basicConfig(level=level.upper(), handlers=[handler])
