@@ -33,6 +33,7 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 (names | set(os.environ)) - expected_names - {"", "PWD", "LC_CTYPE"} or None
 """,
     "It sees files of this machine.": """
+import os
 def unexpected(folder):
     for path in (os.path.join(folder, name) for name in os.listdir(folder)):
         if path not in visible_paths:
@@ -41,6 +42,7 @@ def unexpected(folder):
 list(unexpected("/")) or None
 """,
     "It can write outside its folder.": """
+import os
 writable = []
 for folder in ("/", "/usr/lib", "/dev", "/mnt"):
     try:
@@ -51,7 +53,6 @@ for folder in ("/", "/usr/lib", "/dev", "/mnt"):
 writable or None
 """,
     "It reaches a network.": """
-import secrets
 import socket
 reachable = []
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET):
@@ -80,6 +81,7 @@ import ctypes, os
 ctypes.CDLL(None).process_vm_readv(os.getpid(), None, 0, None, 0, 0) == 0 or None
 """,
     "It can start processes.": """
+import os
 try:
     child = os.fork()
 except OSError:
@@ -109,6 +111,7 @@ except MemoryError:
 size
 """,
     "It can fill a disk.": """
+import os
 size = None
 try:
     with open("/mnt/data/large", "wb") as file:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import builtins
 import signal
 import statistics
 import sys
@@ -324,6 +326,21 @@ async def test_the_self_test_finds_files_of_the_machine() -> None:
     paths = visible_paths(find_interpreter(PYTHON), LIMITS)
     breaches = await self_test.run(_starter(launcher, LIMITS), paths)
     assert breaches == ["It sees files of this machine."]
+
+
+@pytest.mark.parametrize("breach", self_test.ATTEMPTS)
+async def test_an_attempt_of_the_self_test_has_all_that_it_names(breach: str) -> None:
+    """An attempt that fails for a missing import would look like a sandbox that is safe."""
+    names = {"abstract_socket", "expected_names", "visible_paths", *dir(builtins)}
+    used = set()
+    for node in ast.walk(ast.parse(self_test.ATTEMPTS[breach])):
+        if isinstance(node, ast.Import):
+            names |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.FunctionDef):
+            names |= {node.name, *(each.arg for each in node.args.args)}
+        elif isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else names).add(node.id)
+    assert used <= names
 
 
 async def test_the_self_test_finds_limits_that_do_not_hold() -> None:
