@@ -6,11 +6,11 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.support.tasks import run_or_undo
 
 GONE = (FileNotFoundError, ProcessLookupError, ValueError)
 """What reading a file in /proc raises when its process has ended."""
@@ -23,12 +23,7 @@ async def start_process(*command: str, **options: Any) -> Process:
     for its pipes then, forever if a child of the process keeps them open. Raises: OSError.
     """
     start = asyncio.create_subprocess_exec(*command, start_new_session=True, **options)
-    starting = asyncio.ensure_future(start)
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await run_to_completion(_end_start(starting))
-        raise
+    return await run_or_undo(start, end_process, fails_with=OSError)
 
 
 async def end_process(process: Process) -> None:
@@ -75,8 +70,3 @@ def descendants(pid: int) -> Iterator[int]:
                 for child in children.read().split():
                     yield int(child)
                     yield from descendants(int(child))
-
-
-async def _end_start(starting: Awaitable[Process]) -> None:
-    with suppress(OSError):
-        await end_process(await starting)

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
-from antiphon.adapters.processes import descendants, kill_process
+from antiphon.adapters.processes import descendants, kill_process, start_process
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
     FOLDER,
@@ -33,7 +33,7 @@ from antiphon.adapters.sandboxes.output_reader import OutputReader
 from antiphon.adapters.sandboxes.process_tree import total_memory
 from antiphon.adapters.sandboxes.request_channel import PROCESS_ENDED, Answer, RequestChannel
 from antiphon.application.ports import CommandExit, CommandOutput
-from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.support.tasks import run_or_undo
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
 
@@ -166,12 +166,8 @@ class Process:
 
         A cancellation ends the sandbox once it has started: in between, nobody knows its processes.
         """
-        starting = asyncio.ensure_future(cls._start(launcher, python, limits, group))
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            await run_to_completion(_end(starting))
-            raise
+        start = cls._start(launcher, python, limits, group)
+        return await run_or_undo(start, cls.kill, fails_with=SandboxError)
 
     @classmethod
     async def _start(
@@ -194,7 +190,7 @@ class Process:
                 commands=(sockets[1][1].fileno(), *command_pipes[1::2]) if limits.commands else (),
             )
             try:
-                process = await asyncio.create_subprocess_exec(
+                process = await start_process(
                     *sandbox_command(launcher, python, limits, descriptors),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output_writer,
@@ -202,7 +198,6 @@ class Process:
                     env={},
                     cwd="/",
                     pass_fds=descriptors.all,
-                    start_new_session=True,  # so that all its processes can be killed
                 )
             except OSError as error:
                 raise SandboxError(f"The container did not start: {error}.") from None
@@ -351,12 +346,6 @@ class Process:
         await self._process.wait()
         if self._group is not None:
             await self._group.remove()
-
-
-async def _end(starting: asyncio.Future[Process]) -> None:
-    with suppress(SandboxError):
-        process = await starting
-        await process.kill()
 
 
 async def _wait_for_end(pidfd: int) -> None:

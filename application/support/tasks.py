@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
@@ -29,3 +29,26 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(task)
     return task.result()
+
+
+async def run_or_undo(
+    work: Coroutine[Any, Any, T],
+    undo: Callable[[T], Awaitable[None]],
+    *,
+    fails_with: type[Exception],
+) -> T:
+    """Run `work` to its end. If the caller is cancelled meanwhile, undo its result, if it has one.
+
+    For work that may not stop halfway, such as starting a process.
+    """
+    working = asyncio.ensure_future(work)
+
+    async def undo_when_done() -> None:
+        with suppress(fails_with):
+            await undo(await working)
+
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await run_to_completion(undo_when_done())
+        raise
