@@ -249,7 +249,7 @@ def to_resource(source: Entry, new_id: NewId) -> tuple[str, Raw]:
     fields = _decode_fields(source.raw)
     item_id = item.id or new_id(i.ID_PREFIXES[type(item)])
     kind = str(type(item).__struct_config__.tag)
-    shown_first = {"type": kind, "id": item_id}
+    shown_first = {"type": kind, "id": item_id}  # whatever the item says of them, or does not
     resource: dict[str, Any] = shown_first | fields | shown_first
     if not getattr(item, "status", "has none"):
         resource["status"] = "completed"

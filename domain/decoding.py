@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -73,7 +72,6 @@ class DecodedRequest(Struct, Generic[B], frozen=True, kw_only=True):
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_head = msgspec.json.Decoder(Head).decode
-_decode_any_item = msgspec.json.Decoder(AnyItem).decode
 _decode_item: Mapping[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in ITEM_TYPES.items()
 }
@@ -133,9 +131,6 @@ def _build_decoder(kind: type[Struct]) -> Any:
 
 def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
     """Decode one input item. Raises: RequestError."""
-    with suppress(ValueError, RecursionError):  # of an item without a type, or a wrong one
-        known: AnyItem = _decode_any_item(raw)
-        return known
     head = read(_decode_head, raw, path)
     kind = head.type
     if kind is None and head.role is not None:
