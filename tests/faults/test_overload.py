@@ -54,7 +54,7 @@ def goodput(answers: Sequence[Answer]) -> float:
     return len(served) / DURATION_S
 
 
-@pytest.mark.timeout(60 + 6 * DURATION_S)
+@pytest.mark.timeout(30 + 6 * DURATION_S)
 def test_ten_times_the_load_keeps_the_goodput(tmp_path: Path) -> None:
     with probe_server(tmp_path, *OPTIONS) as server:
 
