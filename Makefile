@@ -23,7 +23,7 @@ ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
-# They measure times: nothing runs beside them.
+# Fault tests that compare times: nothing runs beside them.
 TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/test_two_servers.py
 QUICK = "not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
@@ -33,7 +33,7 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -69,6 +69,8 @@ test-docs: $(VENV)/ready
 test-faults: $(VENV)/ready $(VENV_S3)/ready
 	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile -m faults --ignore tests/security \
 		$(TIMED:%=--ignore %) -rs $(ARGS)
+
+test-times: $(VENV)/ready
 	$(VENV)/bin/pytest -m faults $(TIMED) -rs $(ARGS)
 
 # What a client warns of is its makers' concern.
