@@ -25,14 +25,11 @@ from lxml import etree  # the `web` extra, as trafilatura
 from trafilatura import extract, load_html
 
 from antiphon.adapters.url_policy import DEFAULT_PORTS
-from antiphon.adapters.web.page_reader import LENGTH_PREFIX, HtmlRequest
+from antiphon.adapters.web.page_reader import HTML_S, LENGTH_PREFIX, HtmlRequest
 from antiphon.adapters.web.text import PageLinks, clean, one_line, truncate
 from antiphon.application.ports import WebPage
 
 MEMORY_BYTES = 1 << 30
-PAGE_S = 30
-"""The alarm that ends this process if its parent has died and the page takes too long."""
-
 MIN_MAIN_CHARS = 200
 MIN_MAIN_SHARE = 0.1
 """With a shorter main text, or a smaller share of all text, a page is not an article."""
@@ -143,22 +140,35 @@ def _full_text(tree: Any) -> str:
 
 
 def main() -> None:
-    """Answer requests from stdin with pages on stdout, one after another, until stdin ends."""
+    """Answer requests from stdin with pages on stdout, one after another, until stdin ends.
+
+    The argument is how many seconds of a processor a page may take.
+    """
+    cpu_limit_s = float(sys.argv[1])
     with contextlib.suppress(ImportError):  # not on Windows
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.nice(10)  # the server answers everybody, and this process one tenant
-    alarm = getattr(signal, "alarm", lambda _: None)
     while prefix := sys.stdin.buffer.read(LENGTH_PREFIX.size):
         body = sys.stdin.buffer.read(*LENGTH_PREFIX.unpack(prefix))
         html, url = msgspec.msgpack.decode(body, type=HtmlRequest)
-        alarm(PAGE_S)
+        _end_after(cpu_s=cpu_limit_s, wall_s=HTML_S)
         page = msgspec.msgpack.encode(page_of(html, url))
-        alarm(0)
+        _end_after(cpu_s=0, wall_s=0)
         sys.stdout.buffer.write(LENGTH_PREFIX.pack(len(page)) + page)
         sys.stdout.buffer.flush()
+
+
+def _end_after(*, cpu_s: float, wall_s: float) -> None:
+    """End this process after so much time of the processor or of the clock, 0 for never.
+
+    The parent counts the clock's time too, unless it has died.
+    """
+    if hasattr(signal, "setitimer"):  # not on Windows
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        signal.setitimer(signal.ITIMER_REAL, wall_s)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,12 @@ from antiphon.application.support.fair_queue import FairQueue
 from antiphon.domain.errors import DocumentError, SettingsError, WebError
 
 MAX_CONCURRENT = 4
-HTML_S = 10.0
-"""The time limit of one HTML page, so that a few malicious ones do not block others for long."""
+HTML_CPU_S = 10.0
+"""What one HTML page may take, so that a few malicious ones do not block others for long."""
+
+HTML_S = 30.0
+"""The time limit of one HTML page. Its process has a low priority, so a page that needs a second
+can take many on a busy machine."""
 
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "SYSTEMROOT")
 """The environment variables that the processes inherit; others may contain keys."""
@@ -68,13 +72,15 @@ class _HtmlProcess:
         self.pages = 0
 
     @classmethod
-    async def start(cls) -> _HtmlProcess:
+    async def start(cls, cpu_s: float) -> _HtmlProcess:
+        """`cpu_s` is what a page may take of a processor."""
         return cls(
             await start_process(
                 sys.executable,
                 "-P",  # do not import modules from the working folder
                 "-m",
                 "antiphon.adapters.web.html",
+                str(cpu_s),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -118,11 +124,19 @@ class PageReader:
     """Converts fetched content to pages. Callers limit the time; tenants share the processes.
 
     A process is replaced after `pages_per_process` pages, which frees memory that libraries leak.
+    It ends if a page takes more than `html_cpu_s` of a processor.
     """
 
-    def __init__(self, read_pdf: ReadPdf, *, pages_per_process: int = 200) -> None:
+    def __init__(
+        self,
+        read_pdf: ReadPdf,
+        *,
+        pages_per_process: int = 200,
+        html_cpu_s: float = HTML_CPU_S,
+    ) -> None:
         self._read_pdf = read_pdf
         self._pages_per_process = pages_per_process
+        self._html_cpu_s = html_cpu_s
         self._slots = FairQueue(MAX_CONCURRENT)
         self._idle: list[_HtmlProcess] = []
         self._readers: Mapping[str, Callable[[_Source], Awaitable[WebPage]]] = {
@@ -177,7 +191,7 @@ class PageReader:
         """Yield a process, and keep it for later pages unless it fails."""
         process = self._idle.pop() if self._idle else None
         if process is None or not process.is_alive:
-            process = await _HtmlProcess.start()
+            process = await _HtmlProcess.start(self._html_cpu_s)
         try:
             yield process
         except BaseException:

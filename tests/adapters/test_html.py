@@ -199,6 +199,16 @@ async def test_a_page_that_times_out_ends_its_process(
 
 @linux
 @pytest.mark.faults
+async def test_a_page_that_takes_too_much_of_the_processor_ends_its_process() -> None:
+    reader = PageReader(PdfReader(), html_cpu_s=0.1)
+    with pytest.raises(WebError, match=r"cannot be read\.$"):
+        await read(reader, "<p>" + "<b>x</b> " * 400_000)
+    assert not processes()
+    await reader.aclose()
+
+
+@linux
+@pytest.mark.faults
 async def test_a_process_that_dies_fails_one_page(
     reader: PageReader,
 ) -> None:
