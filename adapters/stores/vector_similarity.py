@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from antiphon.application.ports import Vectors
+
+ROWS_AT_A_TIME = 256
+"""Some megabytes of vectors, which are copied together."""
 
 VectorRow = tuple[int, int, bytes]
 """The first of some chunks, how many there are, and their vectors as float32."""
@@ -17,7 +21,13 @@ class VectorSearch:
     The scores stay in arrays: work in Python would hold the interpreter while others wait for it.
     """
 
-    def __init__(self, rows: Iterable[VectorRow], vectors: Vectors | None) -> None:
+    def __init__(
+        self,
+        rows: Iterable[VectorRow],
+        vectors: Vectors | None,
+        *,
+        rows_at_a_time: int = ROWS_AT_A_TIME,
+    ) -> None:
         self._keys: Any = ()
         self._scores: Any = ()
         if vectors is None:
@@ -26,10 +36,14 @@ class VectorSearch:
 
         query = np.frombuffer(vectors.each[0], dtype=np.float32)
         keys, scores = [], []
-        for first, count, content in rows:
-            vectors_of_batch = np.frombuffer(content, dtype=np.float32).reshape(count, len(query))
-            keys.append(np.arange(first, first + count))
-            scores.append(vectors_of_batch @ query)
+        rows = iter(rows)
+        # Several rows at a time: a row has few vectors, and each call of NumPy costs a microsecond.
+        while some := list(islice(rows, rows_at_a_time)):
+            firsts, counts, contents = zip(*some, strict=True)
+            ends = np.cumsum(counts)
+            keys.append(np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts))
+            joined = np.frombuffer(b"".join(contents), dtype=np.float32)
+            scores.append(joined.reshape(-1, len(query)) @ query)
         if keys:
             self._keys, self._scores = np.concatenate(keys), np.concatenate(scores)
 
