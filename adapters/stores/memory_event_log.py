@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
+from itertools import islice
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -29,7 +30,7 @@ JOIN_TURNS = 3
 """Turns of the event loop in which the events of a fast run join a batch, and so share a send."""
 
 
-LONG_RUN = 2_000
+LONG_RUN = 500
 """From so many events on, events that repeat a whole text may be long, and a log takes long to
 free."""
 
@@ -321,12 +322,13 @@ class MemoryEventLog(EventLog):
             self._unsized[response_id] = log
 
     def _count_sizes(self) -> None:
-        for log in self._unsized.values():
+        # Two of them, though many may have ended at the same time: each may be megabytes.
+        for response_id in [*islice(self._unsized, 2)]:
+            log = self._unsized.pop(response_id)
             # The last event has the whole response, whose texts the other events share.
             log.bytes = len(_encode(log.events[-1])) + EVENT_BYTES * len(log.events)
             self._finished_events += len(log.events)
             self._finished_bytes += log.bytes
-        self._unsized.clear()
 
     def _evict(self) -> None:
         self._count_sizes()

@@ -177,9 +177,11 @@ class EnforceLimits:
         assert charge is not None
         # A response has at least one output token; what more it has is counted at its end.
         amounts = _with_total({"input_tokens": count, "output_tokens": 1})
-        states = await self._reserve(caller, charge.limits, amounts, charge.reserved_at)
+        limits = {name: at for name, at in charge.limits.items() if KINDS[name].quantity in amounts}
+        states = await self._reserve(caller, limits, amounts, charge.reserved_at)
         reservation.charge = replace(charge, input_tokens=count, output_tokens=1)
-        reservation.states = states
+        others = (state for state in reservation.states if state.name not in limits)
+        reservation.states = (*others, *states)
 
     async def _reserve(
         self,
