@@ -8,6 +8,7 @@ and those that start one of their own, are as always.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,10 @@ ROOT = Path(__file__).parents[1]
 
 CONNECTIONS = ANEW if WORKERS > 1 else httpx.Limits()
 """The limits of clients."""
+
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Whom clients trust that speak to ourselves, without TLS: a client that reads all authorities of
+the web, as a variable may tell it to, needs 50 ms for that."""
 
 
 class RunningWorkers:

@@ -19,7 +19,7 @@ from openai import DefaultHttpxClient, OpenAI
 from tests.conftest import Running, running, settings_for
 from tests.upstreams.chat_models import model_name, model_table
 from tests.upstreams.chat_server import ScriptedChatServer, scripted_chat_server
-from tests.with_workers import CONNECTIONS, WORKERS, running_workers
+from tests.with_workers import CONNECTIONS, NOBODY, WORKERS, running_workers
 
 HERE = Path(__file__).parent
 INSTALLED = HERE / "node_modules"
@@ -97,7 +97,7 @@ def serve(
 
 @pytest.fixture
 def client(server: Any) -> Iterator[OpenAI]:
-    http = DefaultHttpxClient(limits=CONNECTIONS)
+    http = DefaultHttpxClient(limits=CONNECTIONS, verify=NOBODY)
     with OpenAI(
         base_url=server.api, api_key="none", max_retries=0, timeout=15, http_client=http
     ) as sdk:

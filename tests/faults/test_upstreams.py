@@ -272,7 +272,8 @@ def test_leaving_a_stream_leaves_the_upstream(
     body = {"model": MODEL, "input": asked, "stream": True, "store": False}
     with client.stream("POST", "/responses", json=body) as answer:
         assert answer.status_code == 200, answer.read()
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # a name, or httpx would leave after the first line
+        next(lines)
         wait_for(lambda: upstream.open_answers or None)
     wait_for(lambda: upstream.open_answers == 0 or None, limit_s=10)
 
