@@ -183,8 +183,9 @@ def test_malformed_bodies_leave_no_memory_and_stall_nobody(
 ) -> None:
     rng = random.Random(CASES)
     with closing(Client(server)) as client:
-        # What the first requests load is no growth, such as Harmony's vocabulary and the pages that
+        # What the first requests load is no growth: Harmony's vocabulary (50 MB), and the pages that
         # each connection of the store keeps, up to 2 MB.
+        _send_usual(client, requests=1, model="scripted-harmony")
         _send_all(client, names, rng, cases=CASES // len(ENDPOINTS))
         with server.watch() as usual:
             _send_usual(client, requests=CASES // 4)
@@ -201,9 +202,10 @@ def test_malformed_bodies_leave_no_memory_and_stall_nobody(
     assert seen.freeze_s < max(seen.max_freeze_s, BUSY_FACTOR * usual.freeze_s)
 
 
-def _send_usual(client: Client, *, requests: int) -> None:
+def _send_usual(client: Client, *, requests: int, model: str = MODEL) -> None:
+    body = json.dumps({**ASKED, "model": model}).encode()
     for _ in range(requests):
-        status, _ = client.send("POST", "/v1/responses", json.dumps(ASKED).encode())
+        status, _ = client.send("POST", "/v1/responses", body)
         assert status == 200
 
 
