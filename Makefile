@@ -127,7 +127,7 @@ bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.run $(ARGS)
 	$(VENV)/bin/python -m benchmarks.peers --reference benchmarks/peers_reference.json
 	$(VENV)/bin/python -m benchmarks.upstreams
-	$(VENV)/bin/python -m benchmarks.observability
+	$(VENV)/bin/python -m benchmarks.options
 
 changelog: $(VENV)/ready
 	$(VENV)/bin/towncrier build --yes

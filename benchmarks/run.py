@@ -224,7 +224,7 @@ def _request(server: Server, model: str, *, stream: bool = True) -> bytes:
         "stream": stream,
         "store": False,
     }
-    return load.request_of(server.port, body)
+    return load.request_of(server.port, body, key=server.key)
 
 
 def warm_up(server: Server, model: str) -> None:

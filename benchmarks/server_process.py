@@ -27,6 +27,8 @@ class Server:
     def __init__(self, pid: int, port: int) -> None:
         self._pid = pid
         self.port = port
+        self.key = ""
+        """What its clients send, if it needs keys."""
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the process tree so far, user and system."""

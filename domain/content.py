@@ -25,7 +25,7 @@ class Logprob(Struct, frozen=True, kw_only=True, gc=False):
     top_logprobs: tuple[TopLogprob, ...] = ()
 
 
-class Annotation(Struct, frozen=True, kw_only=True, tag_field="type"):
+class Annotation(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
     """A citation; indices are character offsets into its part's text."""
 
 
@@ -58,7 +58,7 @@ class FilePath(Annotation, frozen=True, kw_only=True, tag="file_path"):
 AnyAnnotation = UrlCitation | FileCitation | ContainerFileCitation | FilePath
 
 
-class Part(Struct, frozen=True, kw_only=True, tag_field="type"):
+class Part(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
     """Base class of all content parts."""
 
 

@@ -38,7 +38,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """An item of the conversation, with its original JSON."""
 
     item: i.AnyItem

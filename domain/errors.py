@@ -120,6 +120,15 @@ class NotFound(RequestError):
     """The object does not exist or belongs to another tenant; the answer is the same."""
 
 
+class NotInList(RequestError):
+    """A page should begin or end at an item that the list does not have."""
+
+    def __init__(self, item_id: str, param: str = "after") -> None:
+        super().__init__(
+            f"Item with id {item_id[:100]!r} not found.", param=param, code="invalid_value"
+        )
+
+
 def conversation_not_found(conversation_id: str) -> NotFound:
     """Return the error for a conversation that does not exist."""
     return NotFound(

@@ -28,7 +28,9 @@ OptionalId = Text | None | UnsetType
 Output = Text | Long[OutputPart]
 
 
-class Item(Struct, frozen=True, kw_only=True, tag_field="type"):
+# gc=False, here and below: a history has many items, none of which refers to itself. The garbage
+# collector held up every client for 50 to 120 ms when a few long histories were read.
+class Item(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
     """Base class of all items; `id` is an opaque string that the client sees."""
 
     id: OptionalId = UNSET

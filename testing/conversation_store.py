@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
-from antiphon.application.ports import (
-    Store,
-)
+from antiphon.application.ports import Store, StorePageQuery
 from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import StoreError
+from antiphon.domain.errors import NotInList, StoreError
 from antiphon.domain.response import (
     TERMINAL,
 )
@@ -34,10 +34,13 @@ from antiphon.testing.store_calls import (
     is_locked,
     is_unknown,
     items_of,
+    pages_of,
     run_in_conversation,
     wait_until,
 )
 from antiphon.testing.store_fixtures import StoreFixtures
+
+FIRST = StorePageQuery(limit=2)
 
 
 @pytest.mark.asyncio
@@ -83,6 +86,42 @@ class ConversationStoreContract(StoreFixtures):
         await store.add_items(US, "conv_a", [item("z")])
         assert await items_of(store, "a") == ["y", "z"]
 
+    async def test_the_items_of_a_conversation_are_read_in_pages(self, store: Store) -> None:
+        names = [str(number) for number in range(7)]
+        await create_conversation(store, "a", *names[:4])
+        await run_in_conversation(store, "a", "one")
+        await store.add_items(US, "conv_a", list(map(item, names[4:])))
+        await store.remove_item(US, "conv_a", "msg_2")
+        await create_conversation(store, "b", *names)
+        whole = await items_of(store, "a")
+        assert whole == [*"013", *turn_item_names("one"), *"456"]
+        read = partial(store.conversation_items, US, "conv_a")
+        for limit in (1, 2, 3, 100):
+            assert await pages_of(read, limit) == whole
+            assert await pages_of(read, limit, is_descending=True) == whole[::-1]
+
+    async def test_a_page_after_an_item_of_another_conversation_is_refused(
+        self, store: Store
+    ) -> None:
+        await create_conversation(store, "a", "x")
+        await create_conversation(store, "b", "y")
+        for after in ("msg_y", "msg_z", ""):
+            with pytest.raises(NotInList):
+                await store.conversation_items(US, "conv_a", replace(FIRST, after=after))
+        assert await store.conversation_items(US, "conv_a", replace(FIRST, after="msg_x")) == []
+
+    async def test_one_item_of_a_conversation_is_read(self, store: Store) -> None:
+        await create_conversation(store, "a", "x")
+        await create_conversation(store, "b", "y")
+        await store.add_items(US, "conv_a", [item("x", raw=b'{"content":"last"}'), item("z")])
+        await run_in_conversation(store, "a", "one")
+        found = await store.conversation_item(US, "conv_a", "msg_x")
+        assert found == item("x", raw=b'{"content":"last"}')
+        assert (await store.conversation_item(US, "conv_a", "msg_one_out")).id == "msg_one_out"
+        assert await is_unknown(store.conversation_item(US, "conv_a", "msg_y"))
+        await store.remove_item(US, "conv_a", "msg_x")
+        assert await is_unknown(store.conversation_item(US, "conv_a", "msg_x"))
+
     async def test_a_deleted_conversation_is_unknown(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await store.delete_conversation(US, "conv_a")
@@ -96,6 +135,8 @@ class ConversationStoreContract(StoreFixtures):
                 await is_unknown(store.conversation(tenant, conversation_id)),
                 await is_unknown(store.update_conversation(tenant, conversation_id, {})),
                 await is_unknown(store.conversation_items(tenant, conversation_id)),
+                await is_unknown(store.conversation_items(tenant, conversation_id, FIRST)),
+                await is_unknown(store.conversation_item(tenant, conversation_id, "msg_x")),
                 await is_unknown(store.add_items(tenant, conversation_id, [item("new")])),
                 await is_unknown(store.remove_item(tenant, conversation_id, "msg_x")),
                 await is_unknown(claim(store, name, "new", tenant=tenant)),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from antiphon.application.ports import (
     EventChunk,
@@ -14,10 +16,12 @@ from antiphon.application.ports import (
     NewRun,
     StorageUsage,
     Store,
+    StoredItem,
     StoredResponse,
+    StorePageQuery,
 )
 from antiphon.domain import items as i
-from antiphon.domain.errors import StoreError
+from antiphon.domain.errors import NotInList, StoreError
 from antiphon.domain.response import (
     TERMINAL,
 )
@@ -45,6 +49,8 @@ from antiphon.testing.store_calls import (
     input_of,
     is_gone,
     is_unknown,
+    pages_of,
+    run_in_conversation,
     sweep,
 )
 from antiphon.testing.store_fixtures import StoreFixtures
@@ -173,6 +179,50 @@ class ResponseStoreContract(StoreFixtures):
         assert await context_of(store, names[-1]) == whole
         assert await input_of(store, names[-1]) == whole[:-1]
         assert await context_of(store, names[0]) == each[0]
+
+    async def test_an_input_is_read_in_pages(self, store: Store) -> None:
+        await create_conversation(store, "a", "x", "y", "z")
+        await run_in_conversation(store, "a", "root")
+        await store.remove_item(US, "conv_a", "msg_y")
+        await store.add_items(US, "conv_a", [item("later")])
+        for name, before in (("one", "root"), ("fork", "root"), ("two", "one"), ("last", "two")):
+            many = [item(f"{name}_{number}") for number in range(3)]
+            await store.create(US, new_response(name, *many, after=before))
+            assert await finish(store, finished_response(name, after=before))
+        whole = await input_of(store, "last")
+        assert len(whole) == 2 + 2 + 2 * 4 + 3
+        read = partial(store.input_items, US, "resp_last")
+        for limit in (1, 2, 3, 5, 100):
+            assert await pages_of(read, limit) == whole
+            assert await pages_of(read, limit, is_descending=True) == whole[::-1]
+        first = StorePageQuery(limit=5)
+        for after in ("later", "y", "fork_1", "last_out", "none"):
+            with pytest.raises(NotInList):
+                await read(replace(first, after=f"msg_{after}"))
+
+    async def test_a_response_without_items_is_a_part_of_its_chain(self, store: Store) -> None:
+        await create_and_finish(store, "first")
+        await store.create(US, replace(new_response("empty", after="first"), input=()))
+        assert await finish(store, finished_response("empty", after="first", output=()))
+        await create_and_finish(store, "last", after="empty")
+        assert await context_of(store, "empty") == turn_item_names("first")
+        assert await context_of(store, "last") == turn_item_names("first", "last")
+        read = partial(store.input_items, US, "resp_last")
+        assert await pages_of(read, 2) == [*turn_item_names("first"), "last_in"]
+
+    async def test_an_input_without_items_is_an_empty_page(self, store: Store) -> None:
+        await store.create(US, replace(new_response("a"), input=()))
+        assert await store.input_items(US, "resp_a", StorePageQuery(limit=5)) == []
+        assert await store.input_items(US, "resp_a") == []
+
+    @pytest.mark.parametrize("item_id", ["\x00", 'a"b\\', "é🍀", "\n", "'"])
+    async def test_any_item_id_is_kept(self, store: Store, item_id: str) -> None:
+        odd = StoredItem(id=item_id, raw=msgspec.Raw(b'{"a":"\xc3\xa9"}'))
+        await store.create(US, new_response("a", odd, item("x")))
+        assert await store.input_items(US, "resp_a") == [odd, item("x")]
+        assert await store.input_items(US, "resp_a", StorePageQuery(limit=1)) == [odd]
+        after = StorePageQuery(limit=1, after=item_id)
+        assert await store.input_items(US, "resp_a", after) == [item("x")]
 
     async def test_many_items_keep_their_order(self, store: Store) -> None:
         many = [item(f"{n}") for n in range(120)]
@@ -376,6 +426,7 @@ class ResponseStoreContract(StoreFixtures):
         await store.create(US, new_response("running"))
         assert await is_unknown(store.get(THEM, "resp_done"))
         assert await is_unknown(store.input_items(THEM, "resp_done"))
+        assert await is_unknown(store.input_items(THEM, "resp_done", StorePageQuery(limit=5)))
         assert await is_unknown(store.context(THEM, "resp_done"))
         assert await is_unknown(store.item(THEM, "msg_done_in"))
         assert await is_unknown(store.item(THEM, "msg_done_out"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import replace
+
 from antiphon.application.ports import (
     EventChunk,
     Lease,
     LeasedRun,
     Store,
+    StoredItem,
+    StorePageQuery,
     WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
@@ -27,6 +31,8 @@ from antiphon.testing.samples import (
     item,
     new_response,
 )
+
+ReadPage = Callable[[StorePageQuery], Awaitable[Sequence[StoredItem]]]
 
 
 async def finish(store: Store, response: Response, tenant: str = US) -> bool:
@@ -90,6 +96,17 @@ async def context_of(store: Store, name: str) -> list[str]:
 
 async def items_of(store: Store, conversation: str, tenant: str = US) -> list[str]:
     return ids(await store.conversation_items(tenant, f"conv_{conversation}"))
+
+
+async def pages_of(read: ReadPage, limit: int, *, is_descending: bool = False) -> list[str]:
+    """Return the names of all items of a list, read page by page."""
+    query = StorePageQuery(limit=limit, is_descending=is_descending)
+    found: list[str] = []
+    while page := await read(query):
+        assert len(page) <= limit
+        found += ids(page)
+        query = replace(query, after=page[-1].id)
+    return found
 
 
 async def is_locked(call: Awaitable[object]) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
-from antiphon.domain.errors import NotFound
+from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery, Vectors, VectorStores
+from antiphon.domain.errors import NotFound, NotInList
 from antiphon.domain.file_filters import parse_filter
 from antiphon.domain.ranking import Passage
 from antiphon.domain.text_chunks import TextChunk
@@ -92,6 +94,35 @@ async def search(
     return sorted(passages, key=lambda passage: (-passage.text_score, passage.id))
 
 
+ReadPage = Callable[[VectorPageQuery], Awaitable[Sequence[Any]]]
+
+
+async def check_pages(read: ReadPage, whole: Sequence[str]) -> None:
+    """Check each page of a list that has these ids, in both orders."""
+
+    async def page(**query: Any) -> list[str]:
+        return [each.id for each in await read(VectorPageQuery(**query))]
+
+    for is_descending in (False, True):
+        ids = list(whole)[::-1] if is_descending else list(whole)
+        for limit in (1, 2, len(ids), 100):
+            options = {"limit": limit, "is_descending": is_descending}
+            assert await page(**options) == ids[:limit]
+            for place, each in enumerate(ids):
+                assert await page(after=each, **options) == ids[place + 1 :][:limit]
+                assert await page(before=each, **options) == ids[:place][-limit:]
+                for end, last in enumerate(ids):
+                    between = ids[place + 1 : end][:limit]
+                    assert await page(after=each, before=last, **options) == between
+
+
+async def check_is_not_in_list(read: ReadPage, other: str) -> None:
+    for field in ("after", "before"):
+        with pytest.raises(NotInList) as caught:
+            await read(replace(VectorPageQuery(limit=2), **{field: other}))
+        assert caught.value.param == field
+
+
 def texts_of(passages: Sequence[Passage]) -> list[str]:
     return [passage.text for passage in passages]
 
@@ -121,14 +152,25 @@ class VectorStoresContract:
         )
         await stores.create(US, store)
         assert await stores.get(US, store.id) == store
-        assert await stores.list_all(US) == [store]
+        assert await stores.list_stores(US) == [store]
 
     async def test_vector_stores_are_listed_in_order_of_creation(
         self, stores: VectorStores
     ) -> None:
         for number in (2, 1, 3):
             await stores.create(US, a_store(number))
-        assert [store.id for store in await stores.list_all(US)] == ["vs_2", "vs_1", "vs_3"]
+        assert [store.id for store in await stores.list_stores(US)] == ["vs_2", "vs_1", "vs_3"]
+
+    async def test_vector_stores_are_listed_in_pages(self, stores: VectorStores) -> None:
+        assert await stores.list_stores(US, VectorPageQuery(limit=2)) == []
+        await stores.create(THEM, a_store(9))
+        for number in (2, 1, 3, 5, 4):
+            await stores.create(US, a_store(number))
+        await stores.delete(US, "vs_3")
+        assert await stores.count_stores(US) == 4
+        await check_pages(partial(stores.list_stores, US), ["vs_2", "vs_1", "vs_5", "vs_4"])
+        for other in ("vs_3", "vs_9", "vs_none"):
+            await check_is_not_in_list(partial(stores.list_stores, US), other)
 
     async def test_an_update_leaves_the_files(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
@@ -168,7 +210,7 @@ class VectorStoresContract:
         await stores.create(THEM, a_store(2))
         await self._is_unknown(stores, THEM)
         assert await search(stores, "hello", tenant=THEM) == []
-        assert [store.id for store in await stores.list_all(THEM)] == ["vs_2"]
+        assert [store.id for store in await stores.list_stores(THEM)] == ["vs_2"]
         await stores.forget_file(THEM, "file-a")
         assert texts_of(await search(stores, "hello")) == ["hello"]
 
@@ -304,6 +346,26 @@ class VectorStoresContract:
         assert changed.attributes == {"year": 2026, "is_new": True}
         [passage] = await search(stores, "hello")
         assert passage.attributes == changed.attributes
+
+    async def test_files_are_listed_in_pages(self, stores: VectorStores) -> None:
+        for number in (1, 2):
+            await stores.create(US, a_store(number))
+        batch = FileBatch(id="vsfb_1", created_at=1_790_000_200, vector_store_id="vs_1")
+        await index_file(stores, "done", "hello")
+        await stores.add_files(US, "vs_1", [a_file(name) for name in "cab"], batch=batch)
+        await stores.add_files(US, "vs_1", [a_file("d")])
+        await stores.add_files(US, "vs_2", [a_file("x"), a_file("a")])
+        await stores.remove_file(US, "vs_1", "file-a")
+        read = partial(stores.files, US, "vs_1")
+        await check_pages(read, ["file-done", "file-c", "file-b", "file-d"])
+        await check_pages(partial(read, batch_id="vsfb_1"), ["file-c", "file-b"])
+        unfinished = partial(read, status="in_progress")
+        await check_pages(unfinished, ["file-c", "file-b", "file-d"])
+        after_another = VectorPageQuery(limit=2, after="file-done")
+        assert [file.id for file in await unfinished(after_another)] == ["file-c", "file-b"]
+        for other in ("file-a", "file-x", "file-none"):
+            await check_is_not_in_list(read, other)
+        await check_is_not_in_list(partial(read, batch_id="vsfb_1"), "file-d")
 
     async def test_a_batch_has_the_status_of_its_files(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())

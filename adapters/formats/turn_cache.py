@@ -23,11 +23,12 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.formats.token_cache import token_array
 from antiphon.application.support.lru_cache import LruCache
 from antiphon.domain import items as i
 
 MAX_CACHED_BYTES = 8 * 1024 * 1024
-"""A million tokens."""
+"""Two million tokens."""
 
 DIGEST_BYTES = 120
 """What a digest of an entry takes, with its tuple and its flag."""
@@ -131,7 +132,7 @@ class TurnCache(Generic[E]):
         )
         if all(is_reasoning for _, is_reasoning in digests):
             return  # nothing to recognize it by
-        turn = _Turn(digests, None if token_ids is None else array("Q", token_ids), has_reasoning)
+        turn = _Turn(digests, None if token_ids is None else token_array(token_ids), has_reasoning)
         others = (each for each in self._turns.get(prefix_digest) or () if each.digests != digests)
         turns = (turn, *others)[:MAX_TURNS_PER_PREFIX]
         self._turns.put(prefix_digest, turns, sum(each.size for each in turns))

@@ -12,7 +12,7 @@ from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.application.ports import FilePageQuery, FileUsage, StoredFile
 from antiphon.domain.errors import FilesFull, NotFound
 
-_decode = msgspec.json.Decoder(StoredFile).decode
+_decode_page = msgspec.json.Decoder(list[StoredFile]).decode
 
 # A file that a starting server has found in the folder meanwhile is in the index already.
 _ADD = (
@@ -107,10 +107,13 @@ def _page(db: apsw.Connection, folder: str, query: FilePageQuery) -> list[Stored
             raise NotFound("There is no such file.")
         conditions.append(f"(created_at, key) {sign} (?, ?)")
         values += found[0][:2]
-    rows = rows_of(
+    # One row of JSON: for each row, the interpreter's lock is given away and taken again. The
+    # aggregate keeps the order of the subquery.
+    [(described,)] = rows_of(
         db,
-        f"SELECT described FROM files WHERE {' AND '.join(conditions)}"
-        f" ORDER BY created_at {direction}, key {direction} LIMIT ?",
+        "SELECT CAST(concat('[', group_concat(described), ']') AS BLOB)"
+        f" FROM (SELECT described FROM files WHERE {' AND '.join(conditions)}"
+        f" ORDER BY created_at {direction}, key {direction} LIMIT ?)",
         (*values, query.limit),
     )
-    return [_decode(described) for (described,) in rows]
+    return _decode_page(described)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import TypeVar
 
-from antiphon.application.ports import StorePageQuery
-from antiphon.domain.errors import NotFound
+from antiphon.application.ports import StoredItem, StorePageQuery
+from antiphon.domain.errors import NotFound, NotInList
 
 V = TypeVar("V")
 Key = tuple[str, str]
@@ -19,6 +19,26 @@ MAX_LISTED_BYTES = 64 * 1024
 
 AFTER_NOTHING = {True: 2**63 - 1, False: 0}
 """The number that a list begins after, by whether it is descending."""
+
+
+def items_of(
+    parts: Sequence[Sequence[StoredItem]], query: StorePageQuery | None = None
+) -> list[StoredItem]:
+    """Return the items of all parts in order, or one page of them. Raises: NotInList.
+
+    >>> from msgspec import Raw
+    >>> a, b = (StoredItem(id=name, raw=Raw(b"{}")) for name in "ab")
+    >>> items_of([[a], [b]], StorePageQuery(limit=1, after="b", is_descending=True)) == [a]
+    True
+    """
+    if query is None:
+        return list(chain.from_iterable(parts))
+    items = chain.from_iterable(parts)
+    if query.is_descending:
+        items = chain.from_iterable(map(reversed, reversed(parts)))
+    if query.after is not None and not any(item.id == query.after for item in items):
+        raise NotInList(query.after)  # else the iterator stands behind it now
+    return list(islice(items, query.limit))
 
 
 class Listed(dict[Key, V]):

@@ -12,7 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from antiphon.adapters.stores.listing import Listed
+from antiphon.adapters.stores.listing import Listed, items_of
 from antiphon.adapters.stores.memory_records import (
     Claim,
     ConversationRecord,
@@ -22,6 +22,7 @@ from antiphon.adapters.stores.memory_records import (
     copy_items,
 )
 from antiphon.adapters.stores.memory_usage import KeyCounters
+from antiphon.adapters.stores.not_found import conversation_not_found, response_not_found
 from antiphon.adapters.stores.stored_json import body_of, output_of
 from antiphon.adapters.stores.tenant_turns import take_turns
 from antiphon.application.ports import (
@@ -149,18 +150,14 @@ class MemoryStore(Store):
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return [summary_from(record.body) for record in self._records.page(tenant, query)]
 
-    async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        record = self._find_response(tenant, response_id)
-        inherited = [
-            item
-            for ancestor in record.ancestors()
-            for item in (*ancestor.conversation_items(), *ancestor.input, *ancestor.output)
-        ]
-        return [*inherited, *record.conversation_items(), *record.input]
+    async def input_items(
+        self, tenant: str, response_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        return items_of(self._find_response(tenant, response_id).input_parts(), query)
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
         record = self._find_response(tenant, response_id)
-        return await self.input_items(tenant, response_id) + record.output
+        return items_of([*record.input_parts(), record.output])
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         items = self._items.get((tenant, item_id))
@@ -219,8 +216,16 @@ class MemoryStore(Store):
         self._find_conversation(tenant, conversation_id)
         self._delete_conversation(tenant, conversation_id)
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        return list(self._find_conversation(tenant, conversation_id).items.values())
+    async def conversation_items(
+        self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        record = self._find_conversation(tenant, conversation_id)
+        return items_of([list(record.items.values())], query)
+
+    async def conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> StoredItem:
+        return self._find_conversation(tenant, conversation_id).find(item_id)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -231,11 +236,8 @@ class MemoryStore(Store):
         self._append_items(tenant, record, copy_items(items))
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
-        items = self._find_conversation(tenant, conversation_id).items
-        places = [place for place, item in items.items() if item.id == item_id]
-        if not places:
-            raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
-        self._unindex_items(tenant, [items.pop(place) for place in places])
+        record = self._find_conversation(tenant, conversation_id)
+        self._unindex_items(tenant, record.remove(item_id))
 
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
@@ -419,8 +421,7 @@ class MemoryStore(Store):
         self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
     ) -> KeyUsage:
         counters = self._key_counters.setdefault(key_id, KeyCounters())
-        counters.clean_up(self._clock(), self._is_taken)
-        return counters.reserve(charges, slot)
+        return counters.reserve(charges, slot, now=self._clock(), is_taken=self._is_taken)
 
     async def settle_usage(
         self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
@@ -500,7 +501,7 @@ class MemoryStore(Store):
         try:
             return self._conversations[tenant, conversation_id]
         except KeyError:
-            raise NotFound(f"There is no conversation {conversation_id!r}.") from None
+            raise conversation_not_found(conversation_id) from None
 
     def _conversation_of(self, tenant: str, response: Response) -> ConversationRecord | None:
         ref = response.conversation
@@ -530,7 +531,7 @@ class MemoryStore(Store):
         try:
             return self._records[tenant, response_id]
         except KeyError:
-            raise NotFound(f"There is no response {response_id!r}.") from None
+            raise response_not_found(response_id) from None
 
     def _evict_old_responses(self) -> None:
         while len(self._records) > self._keep:

@@ -9,6 +9,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from antiphon.adapters.stores.not_found import item_not_found
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     EventChunk,
@@ -40,6 +41,20 @@ class ConversationRecord:
         self.items: dict[int, StoredItem] = {}
         self.claim: Claim | None = None
         self.next_place = 0
+
+    def find(self, item_id: str) -> StoredItem:
+        """Return the last item with this id. Raises: NotFound."""
+        for item in reversed(self.items.values()):
+            if item.id == item_id:
+                return item
+        raise item_not_found(item_id, self.conversation.id)
+
+    def remove(self, item_id: str) -> list[StoredItem]:
+        """Remove all items with this id, and return them. Raises: NotFound."""
+        places = [place for place, item in self.items.items() if item.id == item_id]
+        if not places:
+            raise item_not_found(item_id, self.conversation.id)
+        return [self.items.pop(place) for place in places]
 
     def append(self, items: Sequence[StoredItem]) -> None:
         self.items.update(enumerate(items, self.next_place))
@@ -171,6 +186,13 @@ class ResponseRecord:
         """Return the items that the conversation had at creation and still has."""
         items = self.conversation.items if self.conversation else {}
         return [item for place, item in items.items() if place < self.conversation_end]
+
+    def input_parts(self) -> list[Sequence[StoredItem]]:
+        """Return the parts of the model's input, oldest first."""
+        parts: list[Sequence[StoredItem]] = []
+        for ancestor in self.ancestors():
+            parts += [ancestor.conversation_items(), ancestor.input, ancestor.output]
+        return [*parts, self.conversation_items(), self.input]
 
     def ancestors(self) -> list[ResponseRecord]:
         """Return the responses that this one continues, oldest first."""

@@ -9,26 +9,34 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.adapters.stores import postgres_statements as sql
+from antiphon.adapters.stores.item_ranges import INPUT, OUTPUT
+from antiphon.adapters.stores.not_found import (
+    conversation_not_found,
+    item_not_found,
+    response_not_found,
+)
 from antiphon.adapters.stores.postgres_appends import PostgresAppends
 from antiphon.adapters.stores.postgres_heartbeat import PostgresHeartbeat
+from antiphon.adapters.stores.postgres_items import PostgresItems
 from antiphon.adapters.stores.postgres_lists import PostgresLists
 from antiphon.adapters.stores.postgres_notifications import PostgresNotifications
 from antiphon.adapters.stores.postgres_rows import (
-    INPUT,
-    OUTPUT,
     clamp_number,
     columns_of,
     columns_of_charges,
-    conversation_not_found,
     conversation_of,
     item_rows,
     leased_run,
     missing_event_error,
-    response_not_found,
     size_of,
-    to_items,
 )
-from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
+from antiphon.adapters.stores.postgres_server import (
+    READ_IN_ORDER,
+    Connection,
+    PostgresServer,
+    Row,
+    columns,
+)
 from antiphon.adapters.stores.postgres_transactions import (
     add_own_items,
     delete_response,
@@ -103,12 +111,14 @@ class PostgresStore(Store):
             pool=pool,
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
+            planner=READ_IN_ORDER,
         )
         self._channel = f"{schema}_news"
         self._appends = PostgresAppends(self._server, self._channel)
         self._notifications = PostgresNotifications(self._server, self._channel)
         self._heartbeat = PostgresHeartbeat(self._server)
         self._lists = PostgresLists(self._server)
+        self._items = PostgresItems(self._server)
         # Those that wait for a key's row would occupy all connections.
         self._key_locks = KeyLocks()
 
@@ -220,21 +230,15 @@ class PostgresStore(Store):
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._lists.responses(tenant, query)
 
-    async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return await self._context(tenant, response_id, with_output=False)
+    async def input_items(
+        self, tenant: str, response_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        if query is None:
+            return await self._items.context(tenant, response_id, with_output=False)
+        return await self._items.input_page(tenant, response_id, query)
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return await self._context(tenant, response_id, with_output=True)
-
-    async def _context(
-        self, tenant: str, response_id: str, *, with_output: bool
-    ) -> list[StoredItem]:
-        rows = await self._server.fetch(
-            sql.CONTEXT, tenant, response_id, with_output, idempotent=True
-        )
-        if not rows:
-            raise response_not_found(response_id)
-        return to_items(rows)
+        return await self._items.context(tenant, response_id, with_output=True)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._server.fetch(sql.ITEM, tenant, item_id, idempotent=True)
@@ -314,13 +318,15 @@ class PostgresStore(Store):
 
         await self._server.in_transaction(work)
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        rows = await self._server.fetch(
-            sql.CONVERSATION_ITEMS, tenant, conversation_id, idempotent=True
-        )
-        if not rows:
-            raise conversation_not_found(conversation_id)
-        return to_items(rows)
+    async def conversation_items(
+        self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        return await self._items.of_conversation(tenant, conversation_id, query)
+
+    async def conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> StoredItem:
+        return await self._items.in_conversation(tenant, conversation_id, item_id)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -340,7 +346,7 @@ class PostgresStore(Store):
             if number is None:
                 raise conversation_not_found(conversation_id)
             if not await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, item_id):
-                raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
+                raise item_not_found(item_id, conversation_id)
 
         await self._server.in_transaction(work)
 

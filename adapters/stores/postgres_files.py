@@ -16,7 +16,12 @@ import msgspec
 
 from antiphon.adapters.stores.file_contents import ContentKey, FileContents
 from antiphon.adapters.stores.postgres_contents import PostgresContents
-from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row
+from antiphon.adapters.stores.postgres_server import (
+    READ_IN_ORDER,
+    Connection,
+    PostgresServer,
+    Row,
+)
 from antiphon.application.ports import FilePageQuery, FileStore, FileUsage, StoredFile
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.periodic import run_periodically
@@ -106,7 +111,12 @@ class PostgresFileStore(FileStore):
         self, dsn: str, *, schema: str = "antiphon", contents: FileContents | None = None
     ) -> None:
         self._server = PostgresServer(
-            dsn, schema=schema, pool=POOL, start_timeout_s=5.0, run_timeout_s=20.0
+            dsn,
+            schema=schema,
+            pool=POOL,
+            start_timeout_s=5.0,
+            run_timeout_s=20.0,
+            planner=READ_IN_ORDER,
         )
         self._slots = FairQueue(POOL, per_tenant=POOL // 2)
         self._contents = contents or PostgresContents(self._server, self._slots)

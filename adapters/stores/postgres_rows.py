@@ -9,10 +9,8 @@ from msgspec import Raw
 from antiphon.adapters.stores.postgres_server import Row, columns
 from antiphon.adapters.stores.stored_json import response_from
 from antiphon.application.ports import Charge, EventChunk, Lease, LeasedRun, StoredItem
-from antiphon.domain.errors import NotFound, StoreError
+from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
-
-INPUT, OUTPUT = 0, 1
 
 MAX_EVENT_NUMBER = 2**62
 """Above the number of any event, and within the range of BIGINT."""
@@ -51,14 +49,6 @@ def leased_run(row: Row) -> LeasedRun:
     tenant, response_id, epoch, job, body, output = row
     lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
     return LeasedRun(lease=lease, response=response_from(body, output), job=job)
-
-
-def response_not_found(response_id: str) -> NotFound:
-    return NotFound(f"There is no response {response_id!r}.")
-
-
-def conversation_not_found(conversation_id: str) -> NotFound:
-    return NotFound(f"There is no conversation {conversation_id!r}.")
 
 
 def missing_event_error(response_id: str, number: int) -> StoreError:

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -100,14 +101,28 @@ class Timeouts(NamedTuple):
     total_s: float
 
 
+READ_IN_ORDER: Mapping[str, str] = MappingProxyType({"enable_bitmapscan": "off"})
+"""For a `planner`: read a page from its index, in order. If the statistics say that there is hardly
+anything, as they do of what has just grown, PostgreSQL rather sorts everything: a page of 30,000
+items took 33 ms instead of 0.1. Full-text indexes need bitmaps."""
+
+
 class PostgresServer:
     """A pool of at most `pool` connections; heartbeats and notifications have their own.
 
     `start_timeout_s` limits operations at the start of a request, `run_timeout_s` all others.
+    `planner` are further settings of how PostgreSQL plans its statements.
     """
 
     def __init__(
-        self, dsn: str, *, schema: str, pool: int, start_timeout_s: float, run_timeout_s: float
+        self,
+        dsn: str,
+        *,
+        schema: str,
+        pool: int,
+        start_timeout_s: float,
+        run_timeout_s: float,
+        planner: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.schema = schema
         self.start_timeouts = Timeouts(start_timeout_s, start_timeout_s)
@@ -115,6 +130,7 @@ class PostgresServer:
         self.run_timeouts = Timeouts(run_timeout_s, run_timeout_s)
         self._dsn = dsn
         self._size = pool
+        self._planner = planner
         self._name = _without_secrets(dsn)
         self._pool: Any = None
 
@@ -261,6 +277,7 @@ class PostgresServer:
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
             "jit": "off",
+            **self._planner,
             "statement_timeout": timeout_ms,
             # A server that is suspended in a transaction must not hold its locks.
             "idle_in_transaction_session_timeout": timeout_ms,

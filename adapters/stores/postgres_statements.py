@@ -85,28 +85,6 @@ WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL
 ORDER BY i.position
 """
 
-# A response without items still returns one row, of NULLs; no row means that the response does not
-# exist. Conversation items come first: a response in a conversation has no parent. CREATE ensures
-# that parents belong to the same tenant.
-CONTEXT = """
-WITH RECURSIVE chain (number, parent, depth, conversation, given) AS (
-    SELECT number, parent, 0, conversation, given
-    FROM responses WHERE tenant = $1 AND id = $2 AND body IS NOT NULL
-    UNION ALL
-    SELECT r.number, r.parent, depth + 1, r.conversation, r.given
-    FROM chain JOIN responses r ON r.number = chain.parent
-)
-SELECT item_id, body FROM (
-    SELECT i.item_id, i.body, depth + 1 AS depth, 0 AS kind, i.place AS position
-    FROM chain JOIN items i ON i.conversation = chain.conversation AND i.place < chain.given
-    UNION ALL
-    SELECT i.item_id, i.body, depth, i.kind, i.position
-    FROM chain LEFT JOIN items i
-        ON i.response = chain.number AND (i.kind = 0 OR chain.depth > 0 OR $3)
-) AS found
-ORDER BY depth DESC, kind, position
-"""
-
 ITEM = """
 SELECT body FROM items WHERE tenant = $1 AND item_id = $2 ORDER BY number DESC LIMIT 1
 """
@@ -219,13 +197,6 @@ UPDATE conversations SET metadata = $3 WHERE tenant = $1 AND id = $2 RETURNING c
 """
 
 DELETE_CONVERSATION = "DELETE FROM conversations WHERE tenant = $1 AND id = $2 RETURNING number"
-
-# A conversation without items still returns one row, of NULLs.
-CONVERSATION_ITEMS = """
-SELECT i.item_id, i.body FROM conversations c LEFT JOIN items i ON i.conversation = c.number
-WHERE c.tenant = $1 AND c.id = $2
-ORDER BY i.place
-"""
 
 GET_AND_LOCK_CONVERSATION = """
 SELECT number FROM conversations WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.adapters.stores import postgres_statements as sql
+from antiphon.adapters.stores.not_found import conversation_not_found
 from antiphon.adapters.stores.postgres_appends import out_of_order_error
-from antiphon.adapters.stores.postgres_rows import conversation_not_found, conversation_of
+from antiphon.adapters.stores.postgres_rows import conversation_of
 from antiphon.adapters.stores.postgres_server import Connection, columns
 from antiphon.application.ports import EventChunk, StoredItem
 from antiphon.domain.errors import ConversationLocked, RequestError

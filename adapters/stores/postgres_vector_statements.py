@@ -20,11 +20,21 @@ SELECT s.number FROM vector_stores s JOIN vector_tenants t ON t.number = s.tenan
 WHERE t.name = $1 AND s.id = $2 AND NOT s.is_removed
 """
 
-LIST_STORES = """
+_STORES = """
 SELECT s.number, s.id, s.created_at, s.last_active_at, s.expires_at, s.described
 FROM vector_stores s JOIN vector_tenants t ON t.number = s.tenant
-WHERE t.name = $1 AND NOT s.is_removed AND ($2::text IS NULL OR s.id = $2)
-ORDER BY s.number
+WHERE t.name = $1 AND NOT s.is_removed
+"""
+
+STORE = f"{_STORES} AND s.id = $2"
+
+LIST_STORES = f"""
+{_STORES} AND s.number > $2 AND s.number < $3 ORDER BY s.number {{order}} LIMIT $4
+"""
+
+COUNT_STORES = """
+SELECT count(*) FROM vector_stores s JOIN vector_tenants t ON t.number = s.tenant
+WHERE t.name = $1 AND NOT s.is_removed
 """
 
 COUNT_FILES = """
@@ -73,13 +83,24 @@ WHERE s.number = $1
 ORDER BY f.place
 """
 
-FILES = """
+_FILES = """
 SELECT f.id, s.id, f.created_at, f.status, f.last_error, f.usage_bytes, f.attributes, f.chunk_size,
     f.overlap
 FROM vector_files f JOIN vector_stores s ON s.number = f.store
-WHERE f.store = $1 AND NOT f.is_removed AND ($2::text IS NULL OR f.id = $2)
-    AND ($3::text IS NULL OR f.batch = $3)
-ORDER BY f.number
+WHERE f.store = $1 AND NOT f.is_removed
+"""
+
+FILE = f"{_FILES} AND f.id = $2"
+
+FILES = f"""
+{_FILES} AND ($2::text IS NULL OR f.batch = $2) AND ($3::text IS NULL OR f.status = $3)
+    AND f.number > $4 AND f.number < $5
+ORDER BY f.number {{order}} LIMIT $6
+"""
+
+FILE_NUMBER = """
+SELECT number FROM vector_files
+WHERE store = $1 AND id = $2 AND NOT is_removed AND ($3::text IS NULL OR batch = $3)
 """
 
 SET_ATTRIBUTES = """

@@ -5,7 +5,7 @@ A chunk's number is that of its file, and its place there: 16 million fit in a f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,16 @@ from antiphon.adapters.stores import vector_store_rows as rows
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, Work, columns
 from antiphon.adapters.stores.postgres_vector_search import PostgresVectorSearch, words_of
 from antiphon.adapters.stores.vector_store_jobs import jobs_in_turn, tenants_in_turn
-from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
+from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery, Vectors, VectorStores
 from antiphon.application.support.fair_queue import FairQueue
+from antiphon.domain.errors import NotFound, NotInList
 from antiphon.domain.file_filters import Filter
 from antiphon.domain.ranking import Passage
 from antiphon.domain.text_chunks import TextChunk
 from antiphon.domain.vector_stores import (
     FileBatch,
     IndexingError,
+    Status,
     StoreFile,
     VectorStore,
     counts_of,
@@ -59,14 +61,24 @@ class PostgresVectorStores(VectorStores):
         values = (tenant, store.id, store.created_at, *rows.mutable_values(store))
         await self._write(tenant, sql.CREATE, *values)
 
-    async def list_all(self, tenant: str) -> list[VectorStore]:
-        return await self._list_stores(tenant, None)
+    async def list_stores(
+        self, tenant: str, query: VectorPageQuery | None = None
+    ) -> list[VectorStore]:
+        keys = await self._range_of(query, partial(self._number_of, tenant))
+        statement = sql.LIST_STORES.format(order=keys.order)
+        limit = None if query is None else query.limit
+        found = await self._read(tenant, statement, tenant, keys.low, keys.high, limit)
+        return keys.in_order(await self._with_totals(tenant, found))
+
+    async def count_stores(self, tenant: str) -> int:
+        [(count,)] = await self._read(tenant, sql.COUNT_STORES, tenant)
+        return int(count)
 
     async def get(self, tenant: str, store_id: str) -> VectorStore:
-        stores = await self._list_stores(tenant, store_id)
-        if not stores:
+        found = await self._read(tenant, sql.STORE, tenant, store_id)
+        if not found:
             raise rows.store_not_found(store_id)
-        return stores[0]
+        return (await self._with_totals(tenant, found))[0]
 
     async def update(self, tenant: str, store: VectorStore) -> None:
         number = await self._number_of(tenant, store.id)
@@ -109,12 +121,23 @@ class PostgresVectorStores(VectorStores):
         await self._transaction(tenant, work)
 
     async def files(
-        self, tenant: str, store_id: str, *, batch_id: str | None = None
+        self,
+        tenant: str,
+        store_id: str,
+        query: VectorPageQuery | None = None,
+        *,
+        batch_id: str | None = None,
+        status: Status | None = None,
     ) -> list[StoreFile]:
         store = await self._number_of(tenant, store_id)
         if batch_id is not None:
             await self._batch_row(tenant, store, batch_id)
-        return await self._list_files(tenant, store, batch_id=batch_id)
+        keys = await self._range_of(query, partial(self._file_number, tenant, store, batch_id))
+        statement = sql.FILES.format(order=keys.order)
+        limit = None if query is None else query.limit
+        values = (store, batch_id, status, keys.low, keys.high, limit)
+        found = await self._read(tenant, statement, *values)
+        return keys.in_order([rows.file_of(row) for row in found])
 
     async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
         return await self._file(tenant, await self._number_of(tenant, store_id), file_id)
@@ -238,8 +261,26 @@ class PostgresVectorStores(VectorStores):
             return int(number)
         raise rows.store_not_found(store_id)
 
-    async def _list_stores(self, tenant: str, store_id: str | None) -> list[VectorStore]:
-        stores = await self._read(tenant, sql.LIST_STORES, tenant, store_id)
+    async def _file_number(
+        self, tenant: str, store: int, batch_id: str | None, file_id: str
+    ) -> int:
+        for (number,) in await self._read(tenant, sql.FILE_NUMBER, store, file_id, batch_id):
+            return int(number)
+        raise rows.file_not_found(file_id)
+
+    async def _range_of(
+        self, query: VectorPageQuery | None, number_of: Callable[[str], Awaitable[int]]
+    ) -> rows.KeyRange:
+        """Return the numbers of a page, or of the whole list. Raises: NotInList."""
+        if query is None:
+            return rows.range_between(None, None, is_descending=False)
+        after, before = [
+            None if each is None else await _number_in_list(each, name, number_of)
+            for each, name in ((query.after, "after"), (query.before, "before"))
+        ]
+        return rows.range_between(after, before, is_descending=query.is_descending)
+
+    async def _with_totals(self, tenant: str, stores: Sequence[Row]) -> list[VectorStore]:
         counted = await self._read(tenant, sql.COUNT_FILES, [row[0] for row in stores])
         counts: dict[int, dict[str, int]] = {}
         sizes: dict[int, int] = {}
@@ -248,15 +289,9 @@ class PostgresVectorStores(VectorStores):
             sizes[number] = sizes.get(number, 0) + size
         return [rows.store_of(row, counts.get(row[0], {}), sizes.get(row[0], 0)) for row in stores]
 
-    async def _list_files(
-        self, tenant: str, store: int, *, file_id: str | None = None, batch_id: str | None = None
-    ) -> list[StoreFile]:
-        found = await self._read(tenant, sql.FILES, store, file_id, batch_id)
-        return [rows.file_of(row) for row in found]
-
     async def _file(self, tenant: str, store: int, file_id: str) -> StoreFile:
-        for file in await self._list_files(tenant, store, file_id=file_id):
-            return file
+        for row in await self._read(tenant, sql.FILE, store, file_id):
+            return rows.file_of(row)
         raise rows.file_not_found(file_id)
 
     async def _batch_row(self, tenant: str, store: int, batch_id: str) -> Row:
@@ -275,6 +310,13 @@ class PostgresVectorStores(VectorStores):
     async def _transaction(self, tenant: str, work: Work[Any]) -> Any:
         async with self._slots.slot(tenant):
             return await self._server.in_transaction(work, timeouts=self._server.run_timeouts)
+
+
+async def _number_in_list(name: str, param: str, number_of: Callable[[str], Awaitable[int]]) -> int:
+    try:
+        return await number_of(name)
+    except NotFound:
+        raise NotInList(name, param) from None
 
 
 def _columns_of(file: FileToAdd) -> Row:

@@ -6,7 +6,7 @@ because a script touches keys that a cluster would keep on different nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.adapters.extras import install_command
+from antiphon.adapters.stores.not_found import conversation_not_found, response_not_found
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
@@ -51,6 +52,11 @@ from antiphon.domain.response_lists import ResponseSummary
 
 try:
     from antiphon.adapters.stores.redis_durability import UNKNOWN, durability_of
+    from antiphon.adapters.stores.redis_items import (
+        RedisItems,
+        to_items,
+        to_ref,
+    )
     from antiphon.adapters.stores.redis_lists import RedisLists
     from antiphon.adapters.stores.redis_notifications import RedisNotifications
     from antiphon.adapters.stores.redis_scripts import RedisScripts
@@ -93,6 +99,7 @@ class RedisStore(Store):
             timeout_s=timeout_s,
         )
         self._lists = RedisLists(self._redis)
+        self._items = RedisItems(self._redis)
         self._key_locks = KeyLocks()  # so that one key does not occupy all connections
         self._notifications = RedisNotifications(self._redis.connection)
         self._durability = UNKNOWN
@@ -130,7 +137,7 @@ class RedisStore(Store):
         response, run = stored.response, stored.run
         [outcome] = await self._redis.run(
             "create",
-            ref=_to_ref(tenant, response.id),
+            ref=to_ref(tenant, response.id),
             status=response.status,
             body=body_of(response),
             parent=response.previous_response_id,
@@ -138,7 +145,7 @@ class RedisStore(Store):
             input=_pack_items(stored.input),
             output=_pack_items(output_of(response)),
             expires_at=stored.expires_at,
-            key=None if run.key is None else _to_ref(tenant, run.key),
+            key=None if run.key is None else to_ref(tenant, run.key),
             **_run_arguments(run),
         )
         if outcome == b"no key":
@@ -167,30 +174,32 @@ class RedisStore(Store):
         return _is_written(outcome, lease)
 
     async def get(self, tenant: str, response_id: str) -> Response:
-        outcome, *rest = await self._redis.run("get", ref=_to_ref(tenant, response_id))
+        outcome, *rest = await self._redis.run("get", ref=to_ref(tenant, response_id))
         if outcome != b"ok":
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
         return _to_response(*rest[0])
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._lists.responses(tenant, query)
 
-    async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return await self._read_chain(tenant, response_id, output=False)
+    async def input_items(
+        self, tenant: str, response_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        return await self._items.of_response(tenant, response_id, query, with_output=False)
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return await self._read_chain(tenant, response_id, output=True)
+        return await self._items.of_response(tenant, response_id, with_output=True)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
-        outcome, *rest = await self._redis.run("read_item", ref=_to_ref(tenant, item_id))
+        outcome, *rest = await self._redis.run("read_item", ref=to_ref(tenant, item_id))
         if outcome != b"ok":
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rest[0]))
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        [outcome] = await self._redis.run("delete", ref=_to_ref(tenant, response_id))
+        [outcome] = await self._redis.run("delete", ref=to_ref(tenant, response_id))
         if outcome != b"ok":
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
         counts = await self._redis.run("use", tenant=quote(tenant, safe=""))
@@ -207,13 +216,6 @@ class RedisStore(Store):
                 break
         return swept
 
-    async def _read_chain(self, tenant: str, response_id: str, *, output: bool) -> list[StoredItem]:
-        ref = _to_ref(tenant, response_id)
-        outcome, *rest = await self._redis.run("read_chain", ref=ref, output=output)
-        if outcome != b"ok":
-            raise _response_not_found(response_id)
-        return _to_items(rest[0])
-
     async def _self_test(self) -> None:
         if not await round_trips(self):
             raise StoreError(
@@ -227,7 +229,7 @@ class RedisStore(Store):
     ) -> None:
         [outcome] = await self._redis.run(
             "create_conversation",
-            ref=_to_ref(tenant, conversation.id),
+            ref=to_ref(tenant, conversation.id),
             created_at=conversation.created_at,
             metadata=msgspec.json.encode(conversation.metadata),
             items=_pack_items(items),
@@ -257,10 +259,20 @@ class RedisStore(Store):
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         await self._run_in_conversation("delete_conversation", tenant, conversation_id)
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        return _to_items(
-            await self._run_in_conversation("conversation_items", tenant, conversation_id)
+    async def conversation_items(
+        self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        return await self._items.of_conversation(tenant, conversation_id, query)
+
+    async def conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> StoredItem:
+        [found] = to_items(
+            await self._run_in_conversation(
+                "conversation_item", tenant, conversation_id, item_id=item_id
+            )
         )
+        return found
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -293,14 +305,14 @@ class RedisStore(Store):
     async def _run_in_conversation(
         self, operation: str, tenant: str, conversation_id: str, **arguments: Any
     ) -> Any:
-        ref = _to_ref(tenant, conversation_id)
+        ref = to_ref(tenant, conversation_id)
         outcome, *rest = await self._redis.run(operation, ref=ref, **arguments)
         if outcome == b"locked":
             raise ConversationLocked
         if outcome == b"no item":
             raise NotFound(f"There is no such item in conversation {conversation_id!r}.")
         if outcome == b"missing":
-            raise NotFound(f"There is no conversation {conversation_id!r}.")
+            raise conversation_not_found(conversation_id)
         return rest[0] if rest else None
 
     # --- runs -------------------------------------------------------------------------------------
@@ -328,17 +340,17 @@ class RedisStore(Store):
             owner=owner,
             limit=limit,
             waiting=waiting,
-            held={_to_ref(tenant, ""): count for tenant, count in held.items()},
+            held={to_ref(tenant, ""): count for tenant, count in held.items()},
             per_tenant=ANY_NUMBER if per_tenant is None else per_tenant,
         )
         return [_to_leased_run(*run) for run in runs]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         outcome, *rest = await self._redis.run(
-            "take_over", owner=owner, ref=_to_ref(tenant, response_id)
+            "take_over", owner=owner, ref=to_ref(tenant, response_id)
         )
         if outcome == b"missing":
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
         return _to_leased_run(*rest[0]) if rest else None
 
     async def give_back(self, lease: Lease) -> bool:
@@ -358,7 +370,7 @@ class RedisStore(Store):
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
         outcome, *rest = await self._redis.run(
-            "events", ref=_to_ref(tenant, response_id), after=max(after, -1), bytes=limit_bytes
+            "events", ref=to_ref(tenant, response_id), after=max(after, -1), bytes=limit_bytes
         )
         if outcome != b"ok":
             raise NotFound(f"There are no events of response {response_id!r}.")
@@ -373,7 +385,7 @@ class RedisStore(Store):
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
     ) -> None:
-        ref = _to_ref(tenant, response_id)
+        ref = to_ref(tenant, response_id)
 
         async def is_due() -> bool:
             [due] = await self._redis.run("has_news", ref=ref, after=max(after, -1))
@@ -397,8 +409,8 @@ class RedisStore(Store):
     ) -> IdempotencyRecord:
         holder, stored_fingerprint, exists = await self._redis.run(
             "reserve",
-            taken=_to_ref(tenant, key),
-            ref=_to_ref(tenant, response_id),
+            taken=to_ref(tenant, key),
+            ref=to_ref(tenant, response_id),
             fingerprint=fingerprint,
             owner=owner,
             expires_at=expires_at,
@@ -409,7 +421,7 @@ class RedisStore(Store):
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._redis.run(
-            "unreserve", taken=_to_ref(tenant, key), ref=_to_ref(tenant, response_id)
+            "unreserve", taken=to_ref(tenant, key), ref=to_ref(tenant, response_id)
         )
 
     async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
@@ -455,7 +467,7 @@ class RedisStore(Store):
         self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
     ) -> KeyUsage:
         place = slot and {
-            "ref": _to_ref(slot.tenant, slot.response_id),
+            "ref": to_ref(slot.tenant, slot.response_id),
             "owner": slot.owner,
             "limit": slot.limit,
         }
@@ -474,7 +486,7 @@ class RedisStore(Store):
         [settled] = await self._redis.run(
             "settle_usage",
             key_id=quote(key_id, safe=""),
-            ref=_to_ref(tenant, response_id),
+            ref=to_ref(tenant, response_id),
             charges=_pack_charges(charges),
         )
         return bool(settled)
@@ -484,9 +496,9 @@ class RedisStore(Store):
         return bool(outcome == b"ok")
 
     async def trace(self, tenant: str, response_id: str) -> bytes | None:
-        outcome, *bodies = await self._redis.run("trace", ref=_to_ref(tenant, response_id))
+        outcome, *bodies = await self._redis.run("trace", ref=to_ref(tenant, response_id))
         if outcome != b"ok":
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
         body: bytes | None = bodies[0] if bodies else None
         return body
 
@@ -499,15 +511,6 @@ class RedisStore(Store):
 
 
 # --- names in Redis -------------------------------------------------------------------------------
-
-
-def _to_ref(tenant: str, name: str) -> str:
-    """Return the name of a tenant's object, which differs from those of all other tenants.
-
-    >>> _to_ref("a:b", "c"), _to_ref("a", "b:c")
-    ('a%3Ab:c', 'a:b:c')
-    """
-    return f"{quote(tenant, safe='')}:{name}"
 
 
 def _from_ref(ref: bytes) -> tuple[str, str]:
@@ -531,7 +534,7 @@ def _pack_charges(charges: Sequence[Charge]) -> list[dict[str, Any]]:
 
 
 def _lease_arguments(lease: Lease) -> dict[str, Any]:
-    return {"ref": _to_ref(lease.tenant, lease.response_id), "epoch": lease.epoch}
+    return {"ref": to_ref(lease.tenant, lease.response_id), "epoch": lease.epoch}
 
 
 def _run_arguments(run: NewRun) -> dict[str, Any]:
@@ -555,14 +558,6 @@ def _is_written(outcome: bytes, lease: Lease) -> bool:
     if outcome == b"gap":
         raise StoreError(f"Events of response {lease.response_id!r} are out of order.")
     return outcome == b"ok"
-
-
-def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _to_items(flat: Sequence[bytes]) -> list[StoredItem]:
-    return [StoredItem(id=item_id.decode(), raw=Raw(body)) for item_id, body in _pairs(flat)]
 
 
 def _to_response(body: bytes, output: Sequence[bytes]) -> Response:
@@ -590,7 +585,3 @@ def _to_delivery(
         body=body,
         attempts=attempts,
     )
-
-
-def _response_not_found(response_id: str) -> NotFound:
-    return NotFound(f"There is no response {response_id!r}.")

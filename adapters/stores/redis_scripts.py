@@ -42,6 +42,7 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
         "update_conversation": WRITES,
         "delete_conversation": FREES,
         "conversation_items": READS,
+        "conversation_item": READS,
         "add_items": WRITES,
         "remove_item": FREES,
         "claim": WRITES,

@@ -21,8 +21,20 @@ from antiphon.adapters.stores import sqlite_responses as responses
 from antiphon.adapters.stores import sqlite_runs as runs
 from antiphon.adapters.stores import sqlite_traces as traces
 from antiphon.adapters.stores import sqlite_usage as usage
+from antiphon.adapters.stores.item_ranges import INPUT, OUTPUT
+from antiphon.adapters.stores.not_found import (
+    conversation_not_found,
+    item_not_found,
+    response_not_found,
+)
 from antiphon.adapters.stores.self_test import round_trips
-from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
+from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, Work, rows_of
+from antiphon.adapters.stores.sqlite_items import (
+    CONVERSATION_ITEM,
+    read_context,
+    read_conversation,
+    read_input_page,
+)
 from antiphon.adapters.stores.stored_json import (
     api_key_from,
     body_of,
@@ -55,6 +67,9 @@ from antiphon.domain.errors import NotFound, SettingsError, StoreError
 from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
 from antiphon.domain.response_lists import ResponseSummary
+
+READERS = 2
+"""Threads that read: a long history of one tenant holds up no read of another."""
 
 SWEEP_BATCH = 100
 """The most that one transaction sweeps, so that other writes do not wait long."""
@@ -155,7 +170,7 @@ class SqliteStore(Store):
         self._path = path
         self._clock = clock
         self._uptime = uptime
-        self._file = SqliteFile(path, busy_s=busy_s)
+        self._file = SqliteFile(path, busy_s=busy_s, readers=READERS)
         self._notifications = runs.SqliteNotifications(self._file)
 
     async def start(self) -> None:
@@ -178,8 +193,8 @@ class SqliteStore(Store):
 
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
-        items = responses.item_rows(tenant, response.id, responses.INPUT, stored.input)
-        items += responses.item_rows(tenant, response.id, responses.OUTPUT, output_of(response))
+        items = responses.item_rows(tenant, response.id, INPUT, stored.input)
+        items += responses.item_rows(tenant, response.id, OUTPUT, output_of(response))
         await self._file.write(partial(responses.create, tenant, stored, body_of(response), items))
 
     async def finish(
@@ -190,9 +205,7 @@ class SqliteStore(Store):
         events: EventChunk | None = None,
         deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
-        output = responses.item_rows(
-            lease.tenant, response.id, responses.OUTPUT, output_of(response)
-        )
+        output = responses.item_rows(lease.tenant, response.id, OUTPUT, output_of(response))
         row = responses.FinishedRow(lease, response, body_of(response), output, events, deliveries)
         finished = await self._file.write(partial(responses.finish, row, self._clock()))
         self._notifications.notify(lease.tenant, lease.response_id)
@@ -201,25 +214,33 @@ class SqliteStore(Store):
     async def get(self, tenant: str, response_id: str) -> Response:
         rows = await self._select_of(tenant, responses.GET, response_id)
         if not rows or rows[0][0] != -1:
-            raise runs.response_not_found(response_id)
+            raise response_not_found(response_id)
         return response_from(rows[0][1], [body for _, body in rows[1:]])
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._file.read(partial(lists.list_responses, tenant, query), tenant=tenant)
 
-    async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return await self._context(tenant, response_id, with_output=False)
+    async def input_items(
+        self, tenant: str, response_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        work = (
+            partial(read_context, tenant, response_id, False)
+            if query is None
+            else partial(read_input_page, tenant, response_id, query)
+        )
+        return await self._read_input(tenant, response_id, work)
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return await self._context(tenant, response_id, with_output=True)
+        work = partial(read_context, tenant, response_id, True)
+        return await self._read_input(tenant, response_id, work)
 
-    async def _context(
-        self, tenant: str, response_id: str, *, with_output: bool
+    async def _read_input(
+        self, tenant: str, response_id: str, work: Work[list[StoredItem] | None]
     ) -> list[StoredItem]:
-        items = await self._read_items(tenant, responses.CONTEXT, response_id, with_output)
-        if items is None:
-            raise runs.response_not_found(response_id)
-        return items
+        found = await self._file.read(work, tenant=tenant)
+        if found is None:
+            raise response_not_found(response_id)
+        return found
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._select_of(tenant, responses.ITEM, item_id)
@@ -229,7 +250,7 @@ class SqliteStore(Store):
 
     async def delete(self, tenant: str, response_id: str) -> None:
         if not await self._file.erase(partial(responses.delete, tenant, response_id)):
-            raise runs.response_not_found(response_id)
+            raise response_not_found(response_id)
         self._notifications.notify(tenant, response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
@@ -274,7 +295,7 @@ class SqliteStore(Store):
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._select_of(tenant, responses.GET_CONVERSATION, conversation_id)
         if not rows:
-            raise responses.conversation_not_found(conversation_id)
+            raise conversation_not_found(conversation_id)
         created_at, metadata = rows[0]
         return Conversation(
             id=conversation_id, created_at=created_at, metadata=msgspec.json.decode(metadata)
@@ -287,17 +308,28 @@ class SqliteStore(Store):
             responses.UPDATE_CONVERSATION, tenant, conversation_id, msgspec.json.encode(metadata)
         )
         if not rows:
-            raise responses.conversation_not_found(conversation_id)
+            raise conversation_not_found(conversation_id)
         return Conversation(id=conversation_id, created_at=rows[0][0], metadata=dict(metadata))
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         await self._file.erase(partial(responses.delete_conversation, tenant, conversation_id))
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        items = await self._read_items(tenant, responses.CONVERSATION_ITEMS, conversation_id)
-        if items is None:
-            raise responses.conversation_not_found(conversation_id)
-        return items
+    async def conversation_items(
+        self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        work = partial(read_conversation, tenant, conversation_id, query)
+        found = await self._file.read(work, tenant=tenant)
+        if found is None:
+            raise conversation_not_found(conversation_id)
+        return found
+
+    async def conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> StoredItem:
+        rows = await self._select_of(tenant, CONVERSATION_ITEM, conversation_id, item_id)
+        if not rows:
+            raise item_not_found(item_id, conversation_id)
+        return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -467,7 +499,7 @@ class SqliteStore(Store):
     async def trace(self, tenant: str, response_id: str) -> bytes | None:
         rows = await self._select_of(tenant, traces.GET, response_id)
         if not rows:
-            raise runs.response_not_found(response_id)
+            raise response_not_found(response_id)
         body: bytes | None = rows[0][0]
         return body
 
@@ -487,10 +519,6 @@ class SqliteStore(Store):
 
     async def _select(self, query: str, *values: Any) -> list[Row]:
         return await self._file.read(lambda db: rows_of(db, query, values))
-
-    async def _read_items(self, tenant: str, query: str, *values: Any) -> list[StoredItem] | None:
-        work = partial(responses.read_items, query, (tenant, *values))
-        return await self._file.read(work, tenant=tenant)
 
     async def _select_of(self, tenant: str, query: str, *values: Any) -> list[Row]:
         """Return the rows of a tenant, whose reads wait for one of each other tenant at most."""

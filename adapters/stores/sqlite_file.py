@@ -35,7 +35,7 @@ MAX_WRITES = 256
 """The most writes that share a transaction."""
 
 MAX_READS = 16
-"""The most reads whose results are delivered together, which saves wake-ups of the event loop."""
+"""The most reads of a tenant whose results are delivered together, which saves wake-ups."""
 
 DELIVER_S = 0.001
 """A result waits no longer than this for those of other reads."""
@@ -501,6 +501,9 @@ class _FairThreads:
                 self._jobs.end(tenant)
                 is_full = len(outcomes) >= MAX_READS or time.monotonic() > deadline
                 taken = None if is_full else self._jobs.take_now()
+                if taken is not None and taken[0] != tenant:  # its read may take long
+                    _deliver(self._loop, outcomes)
+                    outcomes = []
             _deliver(self._loop, outcomes)
         worker.connection.close()
         _deliver(self._loop, [_Outcome(closed)])

@@ -7,9 +7,10 @@ from itertools import chain
 from typing import Any
 
 import apsw
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from antiphon.adapters.stores import sqlite_runs as runs
+from antiphon.adapters.stores.not_found import conversation_not_found, item_not_found
 from antiphon.adapters.stores.sqlite_file import Row, rows_of
 from antiphon.application.ports import (
     Clock,
@@ -19,11 +20,8 @@ from antiphon.application.ports import (
     StoredResponse,
     WebhookDelivery,
 )
-from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, RequestError
+from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, RequestError
 from antiphon.domain.response import Response
-
-# Kinds of items. Kind 2 is an item that belongs to a conversation alone.
-INPUT, OUTPUT = 0, 1
 
 HAS_RESERVATION = "SELECT 1 FROM repeats WHERE tenant = ? AND key = ? AND response_id = ?"
 
@@ -59,33 +57,6 @@ SELECT -1 AS position, body FROM responses WHERE tenant = ?1 AND id = ?2 AND bod
 UNION ALL
 SELECT position, body FROM items WHERE tenant = ?1 AND response_id = ?2 AND kind = 1
 ORDER BY position
-"""
-
-# SQLite walks the chain itself. That is four times as fast as storing a list of ancestors in each
-# row, and the file is a third as large (measured). A response without items still returns one row,
-# of NULLs; no row means that the response does not exist. Conversation items come first: a response
-# in a conversation has no parent. CROSS JOIN keeps SQLite from starting with all conversation items
-# of the tenant.
-CONTEXT = """
-WITH RECURSIVE chain (id, parent, depth, conversation, given) AS (
-    SELECT id, parent, 0, conversation, given
-    FROM responses WHERE tenant = ?1 AND id = ?2 AND body IS NOT NULL
-    UNION ALL
-    SELECT responses.id, responses.parent, depth + 1, responses.conversation, responses.given
-    FROM chain JOIN responses ON responses.tenant = ?1 AND responses.id = chain.parent
-)
-SELECT item_id, body FROM (
-    SELECT items.item_id, items.body, depth + 1 AS depth, 0 AS kind, items.place AS position
-    FROM chain CROSS JOIN items
-        ON items.tenant = ?1 AND items.conversation_id = chain.conversation
-        AND items.place < chain.given
-    UNION ALL
-    SELECT items.item_id, items.body, depth, items.kind, items.position
-    FROM chain LEFT JOIN items
-        ON items.tenant = ?1 AND items.response_id = chain.id
-        AND (items.kind = 0 OR chain.depth > 0 OR ?3)
-)
-ORDER BY depth DESC, kind, position
 """
 
 ITEM = """
@@ -129,15 +100,6 @@ UPDATE conversations SET metadata = ?3 WHERE tenant = ?1 AND id = ?2 RETURNING c
 """
 
 DELETE_CONVERSATION = "DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING id"
-
-# A conversation without items still returns one row, of NULLs.
-CONVERSATION_ITEMS = """
-SELECT items.item_id, items.body
-FROM conversations LEFT JOIN items
-    ON items.tenant = ?1 AND items.conversation_id = conversations.id
-WHERE conversations.tenant = ?1 AND conversations.id = ?2
-ORDER BY place
-"""
 
 HAS_ITEM = "SELECT 1 FROM items WHERE tenant = ?1 AND conversation_id = ?2 AND item_id = ?3 LIMIT 1"
 
@@ -347,7 +309,7 @@ def delete_conversation(tenant: str, conversation_id: str, db: apsw.Connection) 
 def remove_item(tenant: str, conversation_id: str, item_id: str, db: apsw.Connection) -> None:
     values = (tenant, conversation_id, item_id)
     if not db.execute(HAS_ITEM, values).fetchall():
-        raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
+        raise item_not_found(item_id, conversation_id)
     db.execute(REMOVE_OWN_ITEMS, values)
     db.execute(UNLINK_SHARED_ITEMS, values)
 
@@ -404,10 +366,6 @@ def _unavailable_error(tenant: str, conversation_id: str, db: apsw.Connection) -
     return ConversationLocked() if exists else conversation_not_found(conversation_id)
 
 
-def conversation_not_found(conversation_id: str) -> NotFound:
-    return NotFound(f"There is no conversation {conversation_id!r}.")
-
-
 # --- rows -----------------------------------------------------------------------------------------
 
 
@@ -429,16 +387,3 @@ def own_item_rows(
 
 def conversation_of(response: Response) -> str | None:
     return response.conversation.id if response.conversation else None
-
-
-def read_items(query: str, values: Row, db: apsw.Connection) -> list[StoredItem] | None:
-    """Return the items that a query finds, or None if it finds no row, not even an empty one.
-
-    There may be thousands: they are made here, in the thread that reads, not on the event loop.
-    """
-    rows = rows_of(db, query, values)
-    return to_items(rows) if rows else None
-
-
-def to_items(rows: Sequence[Row]) -> list[StoredItem]:
-    return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]

@@ -10,6 +10,7 @@ from functools import partial
 import apsw
 from msgspec import Struct
 
+from antiphon.adapters.stores.not_found import response_not_found
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import response_from
 from antiphon.adapters.stores.tenant_turns import take_turns
@@ -222,10 +223,6 @@ def _leased_run(row: Row, db: apsw.Connection) -> LeasedRun:
 
 def lease_row(lease: Lease) -> Row:
     return (lease.tenant, lease.response_id, lease.epoch)
-
-
-def response_not_found(response_id: str) -> NotFound:
-    return NotFound(f"There is no response {response_id!r}.")
 
 
 # --- logs -----------------------------------------------------------------------------------------

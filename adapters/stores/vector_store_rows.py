@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import apsw
 import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.stores.sqlite_file import Row, rows_of
-from antiphon.application.ports import FileToAdd, IndexJob
-from antiphon.domain.errors import NotFound
+from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery
+from antiphon.domain.errors import NotFound, NotInList
 from antiphon.domain.vector_stores import (
     ChunkSizes,
     ExpiresAfter,
@@ -26,8 +26,12 @@ from antiphon.domain.vector_stores import (
     counts_of,
 )
 
+T = TypeVar("T")
+
 _STORE = """SELECT s.key FROM stores s JOIN tenants t ON t.key = s.tenant
     WHERE t.name = ? AND s.id = ? AND NOT s.is_removed"""
+_STORES = """SELECT s.key, s.id, s.created_at, s.last_active_at, s.expires_at, s.described
+    FROM stores s"""
 _FILE = """SELECT f.id, s.id, f.created_at, f.status, f.last_error, f.usage_bytes, f.attributes,
         f.chunk_size, f.overlap
     FROM files f JOIN stores s ON s.key = f.store"""
@@ -75,14 +79,27 @@ def store_key(db: apsw.Connection, tenant: str, store_id: str) -> int:
     raise store_not_found(store_id)
 
 
-def read_stores(db: apsw.Connection, tenant: str, *ids: str) -> list[VectorStore]:
+def read_store(db: apsw.Connection, tenant: str, store_id: str) -> VectorStore:
+    key = store_key(db, tenant, store_id)
+    stores = rows_of(db, f"{_STORES} WHERE s.key = ?", (key,))
+    return _with_totals(db, stores)[0]
+
+
+def read_stores(
+    db: apsw.Connection, tenant: str, query: VectorPageQuery | None
+) -> list[VectorStore]:
+    """Return all vector stores, or a page of them. Raises: NotInList."""
+    keys = key_range(query, lambda store_id: store_key(db, tenant, store_id))
     stores = rows_of(
         db,
-        "SELECT s.key, s.id, s.created_at, s.last_active_at, s.expires_at, s.described"
-        " FROM stores s JOIN tenants t ON t.key = s.tenant"
-        f" WHERE t.name = ? AND NOT s.is_removed {'AND s.id = ?' if ids else ''} ORDER BY s.key",
-        (tenant, *ids),
+        f"{_STORES} JOIN tenants t ON t.key = s.tenant WHERE t.name = ? AND NOT s.is_removed"
+        f" AND s.key > ? AND s.key < ? ORDER BY s.key {keys.order} LIMIT ?",
+        (tenant, keys.low, keys.high, -1 if query is None else query.limit),
     )
+    return keys.in_order(_with_totals(db, stores))
+
+
+def _with_totals(db: apsw.Connection, stores: Sequence[Row]) -> list[VectorStore]:
     totals = _count_files(db, [row[0] for row in stores])
     return [store_of(row, *totals.get(row[0], ({}, 0))) for row in stores]
 
@@ -148,16 +165,90 @@ def remove_file(db: apsw.Connection, store: int, file_id: str) -> None:
 
 
 def read_files(
-    db: apsw.Connection, store: int, condition: str = "", *values: Any
+    db: apsw.Connection,
+    store: int,
+    query: VectorPageQuery | None,
+    *,
+    batch_id: str | None,
+    status: Status | None,
 ) -> list[StoreFile]:
-    query = f"{_FILE} WHERE f.store = ? AND NOT f.is_removed {condition} ORDER BY f.key"
-    return [file_of(row) for row in rows_of(db, query, (store, *values))]
+    """Return all files, or a page of them. Raises: NotInList."""
+    conditions: dict[str, Any] = {"f.store = ?": store}
+    if batch_id is not None:  # the plus keeps SQLite from looking at all files of the store
+        conditions = {"f.batch = ?": batch_id, "+f.store = ?": store}
+    keys = key_range(query, lambda file_id: _file_key(db, conditions, file_id))
+    if status is not None:
+        conditions["f.status = ?"] = status
+    conditions |= {"f.key > ?": keys.low, "f.key < ?": keys.high}
+    found = rows_of(
+        db,
+        f"{_FILE} WHERE NOT f.is_removed AND {' AND '.join(conditions)}"
+        f" ORDER BY f.key {keys.order} LIMIT ?",
+        (*conditions.values(), -1 if query is None else query.limit),
+    )
+    return keys.in_order([file_of(row) for row in found])
+
+
+def _file_key(db: apsw.Connection, conditions: Mapping[str, Any], file_id: str) -> int:
+    query = (
+        "SELECT f.key FROM files f WHERE NOT f.is_removed AND f.id = ?"
+        f" AND {' AND '.join(conditions)}"
+    )
+    for (key,) in rows_of(db, query, (file_id, *conditions.values())):
+        return int(key)
+    raise file_not_found(file_id)
 
 
 def read_file(db: apsw.Connection, store: int, file_id: str) -> StoreFile:
-    for file in read_files(db, store, "AND f.id = ?", file_id):
-        return file
+    query = f"{_FILE} WHERE f.store = ? AND f.id = ? AND NOT f.is_removed"
+    for row in rows_of(db, query, (store, file_id)):
+        return file_of(row)
     raise file_not_found(file_id)
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+class KeyRange(Struct, frozen=True):
+    """The keys between `low` and `high`, to be read in this order; a page may be read backwards."""
+
+    low: int
+    high: int
+    order: Literal["ASC", "DESC"]
+    is_backwards: bool
+
+    def in_order(self, page: list[T]) -> list[T]:
+        return page[::-1] if self.is_backwards else page
+
+
+def key_range(query: VectorPageQuery | None, key_of: Callable[[str], int]) -> KeyRange:
+    """Return the keys of a page, or of the whole list. Raises: NotInList."""
+    if query is None:
+        return range_between(None, None, is_descending=False)
+    after, before = (
+        None if each is None else _key_in_list(each, name, key_of)
+        for each, name in ((query.after, "after"), (query.before, "before"))
+    )
+    return range_between(after, before, is_descending=query.is_descending)
+
+
+def range_between(after: int | None, before: int | None, *, is_descending: bool) -> KeyRange:
+    """Return the range of a page that begins after one key, and ends before another."""
+    is_backwards = before is not None and after is None
+    low, high = (before, after) if is_descending else (after, before)
+    return KeyRange(
+        low=-1 if low is None else low,
+        high=2**62 if high is None else high,
+        order="DESC" if is_descending is not is_backwards else "ASC",
+        is_backwards=is_backwards,
+    )
+
+
+def _key_in_list(name: str, param: str, key_of: Callable[[str], int]) -> int:
+    try:
+        return key_of(name)
+    except NotFound:
+        raise NotInList(name, param) from None
 
 
 def file_of(row: Sequence[Any]) -> StoreFile:

@@ -25,11 +25,11 @@ from antiphon.adapters.stores.vector_store_index import (
 )
 from antiphon.adapters.stores.vector_store_jobs import claim_due, has_due
 from antiphon.adapters.stores.vector_store_search import register_share, search
-from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
+from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery, Vectors, VectorStores
 from antiphon.domain.file_filters import Filter
 from antiphon.domain.ranking import Passage
 from antiphon.domain.text_chunks import TextChunk
-from antiphon.domain.vector_stores import FileBatch, IndexingError, StoreFile, VectorStore
+from antiphon.domain.vector_stores import FileBatch, IndexingError, Status, StoreFile, VectorStore
 
 MIGRATIONS = "vector_stores"
 
@@ -69,15 +69,23 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def list_all(self, tenant: str) -> list[VectorStore]:
-        return await self._file.read(lambda db: rows.read_stores(db, tenant), tenant=tenant)
+    async def list_stores(
+        self, tenant: str, query: VectorPageQuery | None = None
+    ) -> list[VectorStore]:
+        return await self._file.read(lambda db: rows.read_stores(db, tenant, query), tenant=tenant)
+
+    async def count_stores(self, tenant: str) -> int:
+        query = (
+            "SELECT count(*) FROM stores s JOIN tenants t ON t.key = s.tenant"
+            " WHERE t.name = ? AND NOT s.is_removed"
+        )
+        [(count,)] = await self._file.read(lambda db: rows_of(db, query, (tenant,)), tenant=tenant)
+        return int(count)
 
     async def get(self, tenant: str, store_id: str) -> VectorStore:
-        def work(db: apsw.Connection) -> VectorStore:
-            rows.store_key(db, tenant, store_id)
-            return rows.read_stores(db, tenant, store_id)[0]
-
-        return await self._file.read(work, tenant=tenant)
+        return await self._file.read(
+            lambda db: rows.read_store(db, tenant, store_id), tenant=tenant
+        )
 
     async def update(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
@@ -138,14 +146,19 @@ class SqliteVectorStores(VectorStores):
         await self._file.write(work)
 
     async def files(
-        self, tenant: str, store_id: str, *, batch_id: str | None = None
+        self,
+        tenant: str,
+        store_id: str,
+        query: VectorPageQuery | None = None,
+        *,
+        batch_id: str | None = None,
+        status: Status | None = None,
     ) -> list[StoreFile]:
         def work(db: apsw.Connection) -> list[StoreFile]:
             key = rows.store_key(db, tenant, store_id)
             if batch_id is not None:
                 rows.batch_row(db, key, batch_id)
-                return rows.read_files(db, key, "AND f.batch = ?", batch_id)
-            return rows.read_files(db, key)
+            return rows.read_files(db, key, query, batch_id=batch_id, status=status)
 
         return await self._file.read(work, tenant=tenant)
 

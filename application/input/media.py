@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import Fetcher, FetchResult, FileStore, ReadPdf
+from antiphon.application.support.threads import WALK_BYTES, run_in_thread
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import (
@@ -133,7 +134,7 @@ class LoadMedia:
         `path_of` returns an item's path in the request, None for an item of an earlier turn.
         Raises: RequestError with the path.
         """
-        parts = [part for item in items for part in _media_of(item, path_of)]
+        parts = await run_in_thread(WALK_BYTES * len(items), _media_in, items, path_of)
         if not parts:
             return list(items)
         if len(parts) > self._limits.count:
@@ -155,7 +156,10 @@ class LoadMedia:
                 code=IMAGE_CODES.failed,
             ) from None
         loaded_by_id = {id(part): new for (part, _), new in zip(parts, loaded, strict=True)}
-        return [_with_loaded(item, loaded_by_id) for item in items]
+        return await run_in_thread(
+            WALK_BYTES * len(items),
+            lambda: [_with_loaded(item, loaded_by_id) for item in items],
+        )
 
     # --- where bytes come from --------------------------------------------------------------------
 
@@ -332,6 +336,12 @@ class _RequestMedia:
                 code="string_above_max_length",
             )
         return c.InputText(text=f'<file name="{_label_of(name)}">\n{text}\n</file>')
+
+
+def _media_in(
+    items: Sequence[i.AnyItem], path_of: Callable[[i.AnyItem], str | None]
+) -> list[tuple[Media, str | None]]:
+    return [part for item in items for part in _media_of(item, path_of)]
 
 
 def _media_of(

@@ -6,6 +6,7 @@ parser reads text (ports.Format.reads_text) does not need this module.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -69,8 +70,8 @@ class StopStrings:
 class StopPrefixes:
     """Reads a text and knows how many characters at its end may begin a stop string.
 
-    Each character is read once (Knuth, Morris and Pratt): comparing each end of the text with each
-    beginning of a stop string would cost the square of its length with every token.
+    Where they begin only moves forward: an end of the text that begins no stop string will not do
+    so when it is longer. So each character is tried once, whatever the stop strings are.
 
     >>> prefixes = StopPrefixes(["STOP"])
     >>> prefixes.feed("and ST"), prefixes.feed("and so"), prefixes.feed(" S"), prefixes.feed("T")
@@ -78,39 +79,35 @@ class StopPrefixes:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [(stop, _fallbacks(stop)) for stop in stops if stop]
-        self._lengths = [0] * len(self._stops)
+        self._stops = sorted({stop for stop in stops if stop})
+        self._firsts = {stop[0] for stop in self._stops}
+        self._max_length = max(map(len, self._stops), default=1) - 1
+        self._end = ""
 
     def reset(self) -> None:
         """Begin a new text."""
-        self._lengths = [0] * len(self._stops)
+        self._end = ""
 
     def feed(self, text: str) -> int:
         """Read more of a text that has no whole stop string."""
-        for number, (stop, fallbacks) in enumerate(self._stops):
-            length = self._lengths[number]
-            if not length and stop[0] not in text:  # as most often
-                continue
-            for character in text:
-                while length and (length == len(stop) or stop[length] != character):
-                    length = fallbacks[length - 1]
-                if stop[length] == character:
-                    length += 1
-            self._lengths[number] = length
-        return max(self._lengths, default=0)
+        if not self._end and self._firsts.isdisjoint(text):  # as most often
+            return 0
+        end = self._end + text
+        start = self._next_first(end, max(0, len(end) - self._max_length))
+        while start < len(end) and not self._begins_stop(end[start:]):
+            start = self._next_first(end, start + 1)
+        self._end = end[start:]
+        return len(self._end)
 
+    def _next_first(self, text: str, start: int) -> int:
+        """Return the next place at which a stop string may begin, or the length of the text."""
+        places = [text.find(first, start) for first in self._firsts]
+        return min((place for place in places if place >= 0), default=len(text))
 
-def _fallbacks(stop: str) -> list[int]:
-    """Return for each beginning of `stop` the length of the longest shorter one that ends it."""
-    fallbacks = [0] * len(stop)
-    length = 0
-    for place in range(1, len(stop)):
-        while length and stop[length] != stop[place]:
-            length = fallbacks[length - 1]
-        if stop[length] == stop[place]:
-            length += 1
-        fallbacks[place] = length
-    return fallbacks
+    def _begins_stop(self, text: str) -> bool:
+        # In their order, those that it begins come right after it.
+        place = bisect_right(self._stops, text)
+        return place < len(self._stops) and self._stops[place].startswith(text)
 
 
 def _continues(delayed: TextualDelta, delta: TextualDelta) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from antiphon.application.ports import Turn
+from antiphon.application.support.threads import WALK_BYTES, run_in_thread
 from antiphon.domain.conversation import droppable_groups
 
 RESERVED_CONTEXT_DIVISOR = 4
@@ -25,20 +26,24 @@ async def longest_that_fits(
     conversation rules allow to drop does not help.
     """
     # Bisect: that takes one rendering per step, not one per item.
-    groups = droppable_groups(turn.items)
+    size = WALK_BYTES * len(turn.items)
+    groups = await run_in_thread(size, droppable_groups, turn.items)
     low, high = 1, len(groups)
     best: tuple[Turn, T] | None = None
     while low <= high:
         count = (low + high) // 2
-        dropped = frozenset().union(*groups[:count])
-        items = [item for n, item in enumerate(turn.items) if n not in dropped]
-        shorter_turn = replace(turn, items=items)
+        shorter_turn = await run_in_thread(size, _without, turn, groups[:count])
         rendered = await render_if_short(shorter_turn)
         if rendered is not None:
             best, high = (shorter_turn, rendered), count - 1
         else:
             low = count + 1
     return best
+
+
+def _without(turn: Turn, groups: Sequence[frozenset[int]]) -> Turn:
+    dropped = frozenset().union(*groups)
+    return replace(turn, items=[item for n, item in enumerate(turn.items) if n not in dropped])
 
 
 def reserved_tokens(turn: Turn, context_length: int) -> int:

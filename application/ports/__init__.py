@@ -115,6 +115,7 @@ from antiphon.application.ports.vector_stores import (
     Embeddings,
     FileToAdd,
     IndexJob,
+    VectorPageQuery,
     Vectors,
     VectorStores,
 )
@@ -207,6 +208,7 @@ __all__ = [
     "TurnTranscript",
     "Unseal",
     "UsageStore",
+    "VectorPageQuery",
     "VectorStores",
     "Vectors",
     "VerifiedToken",

@@ -15,7 +15,7 @@ from antiphon.domain.response import Response
 from antiphon.domain.response_lists import ResponseSummary
 
 
-class StoredItem(Struct, frozen=True, kw_only=True):
+class StoredItem(Struct, frozen=True, kw_only=True, gc=False):
     """An item as clients see it: `raw` is its complete JSON, unknown fields included.
 
     A store does not change a byte of it.
@@ -163,14 +163,18 @@ class ResponseStore(Protocol):
         Long responses may not fill the memory. Raises: NotFound if there is no `after`.
         """
 
-    async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        """Return the whole input of the model: the chain's inputs and outputs, then this input.
+    async def input_items(
+        self, tenant: str, response_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        """Return the input of the model: the chain's inputs and outputs, then this input.
 
-        From a conversation, the items that it had then and still has. Raises: NotFound.
+        From a conversation, the items that it had then and still has. With a `query`, only that
+        page of them: it costs what it has, however long the history is. Raises: NotFound;
+        NotInList if there is no `after`.
         """
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        """Return `input_items` followed by the response's output. Raises: NotFound."""
+        """Return all `input_items` followed by the response's output. Raises: NotFound."""
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         """Return the newest item with this id, from any response or conversation. Raises: NotFound.
@@ -217,8 +221,18 @@ class ResponseStore(Protocol):
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         """Delete the conversation and its items; responses keep their own. Raises: NotFound."""
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        """Return the items in order. Raises: NotFound."""
+    async def conversation_items(
+        self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
+    ) -> list[StoredItem]:
+        """Return the items in order, or one page of them as `input_items` does.
+
+        Raises: NotFound; NotInList if there is no `after`.
+        """
+
+    async def conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> StoredItem:
+        """Return the last item of the conversation that has this id. Raises: NotFound."""
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]

@@ -15,6 +15,7 @@ from antiphon.domain.vector_stores import (
     ChunkSizes,
     FileBatch,
     IndexingError,
+    Status,
     StoreFile,
     VectorStore,
 )
@@ -55,6 +56,17 @@ class Vectors(Struct, frozen=True, kw_only=True):
     each: Sequence[bytes]
 
 
+class VectorPageQuery(Struct, frozen=True, kw_only=True):
+    """A page of a list: up to `limit` entries after the one with the id `after`, or up to `limit`
+    before the one with the id `before`, in the list's order. With both, the first between them.
+    """
+
+    limit: int
+    after: str | None = None
+    before: str | None = None
+    is_descending: bool = False
+
+
 class VectorStores(Protocol):
     """Vector stores, the files in them and the chunks of those, by tenant.
 
@@ -72,8 +84,15 @@ class VectorStores(Protocol):
     async def create(self, tenant: str, store: VectorStore) -> None:
         """Create a vector store. Its file counts are computed; those of `store` are ignored."""
 
-    async def list_all(self, tenant: str) -> list[VectorStore]:
-        """Return all vector stores in order of creation."""
+    async def list_stores(
+        self, tenant: str, query: VectorPageQuery | None = None
+    ) -> list[VectorStore]:
+        """Return all vector stores in order of creation, or a page, which costs what it has.
+
+        Raises: NotInList.
+        """
+
+    async def count_stores(self, tenant: str) -> int: ...
 
     async def get(self, tenant: str, store_id: str) -> VectorStore: ...
 
@@ -99,9 +118,19 @@ class VectorStores(Protocol):
         """Add all files or none, with due jobs. A file that the store already has is replaced."""
 
     async def files(
-        self, tenant: str, store_id: str, *, batch_id: str | None = None
+        self,
+        tenant: str,
+        store_id: str,
+        query: VectorPageQuery | None = None,
+        *,
+        batch_id: str | None = None,
+        status: Status | None = None,
     ) -> list[StoreFile]:
-        """Return the files, or those of a batch, oldest first."""
+        """Return the files, or those of a batch or with this status, oldest first; or a page.
+
+        The files that a page begins after or ends before may have another status. Raises:
+        NotInList.
+        """
 
     async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile: ...
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from antiphon.application.input.items import ReadItems, to_new_stored_items
 from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem, StorePageQuery
 from antiphon.application.resources.quotas import CheckQuota, len_of
-from antiphon.application.support.listing import ListPage, list_matching
-from antiphon.application.support.paging import Page, PageQuery
+from antiphon.application.support.listing import ListPage, list_matching, read_page
+from antiphon.application.support.paging import Page
 from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
+from antiphon.domain.items import AnyItem
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 
 
@@ -117,11 +119,22 @@ class CreateItems:
         """
         await self._check_quota(tenant, size=sum(map(len_of, request.items)))
         entries = await self._read_items(request.items, tenant=tenant, path="items")
-        existing_items = await self._store.conversation_items(tenant, conversation_id)
-        check_ids((item.id for item in existing_items), [each.item for each in entries], "items")
+        new_items = [each.item for each in entries]
+        check_ids(await self._used_ids(tenant, conversation_id, new_items), new_items, "items")
         items = to_new_stored_items(entries, self._new_id)
         await self._store.add_items(tenant, conversation_id, items)
         return Page(items=items, has_more=False)
+
+    async def _used_ids(
+        self, tenant: str, conversation_id: str, items: Sequence[AnyItem]
+    ) -> list[str]:
+        """Return the ids of these that items of the conversation have already."""
+        used_ids = []
+        for item_id in {item.id for item in items if item.id}:
+            with suppress(NotFound):  # of the conversation, too: adding the items says so
+                await self._store.conversation_item(tenant, conversation_id, item_id)
+                used_ids.append(item_id)
+        return used_ids
 
 
 class ListItems:
@@ -129,10 +142,11 @@ class ListItems:
         self._store = store
 
     async def __call__(
-        self, tenant: str, conversation_id: str, page_query: PageQuery
+        self, tenant: str, conversation_id: str, query: StorePageQuery
     ) -> Page[StoredItem]:
-        """Raises: NotFound; RequestError."""
-        return page_query.apply(await self._store.conversation_items(tenant, conversation_id))
+        """Raises: NotFound; NotInList."""
+        read = partial(self._store.conversation_items, tenant, conversation_id)
+        return await read_page(read, query)
 
 
 class GetItem:
@@ -141,10 +155,7 @@ class GetItem:
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem:
         """Raises: NotFound."""
-        for item in reversed(await self._store.conversation_items(tenant, conversation_id)):
-            if item.id == item_id:
-                return item
-        raise NotFound(f"Item with id {item_id[:100]!r} not found.")
+        return await self._store.conversation_item(tenant, conversation_id, item_id)
 
 
 class DeleteItem:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from itertools import islice
 from time import monotonic
 
@@ -18,6 +18,7 @@ from antiphon.application.resources.file_texts import PDF, text_of
 from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
+from antiphon.application.support.precedence import Precedence, Work
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import (
     DocumentError,
@@ -39,9 +40,9 @@ MAX_REMEMBERED_TENANTS = 1000
 MAX_BATCH_CHUNKS = 64
 """Chunks in one request for embeddings."""
 
-MAX_WRITTEN_CHUNKS = 8
+MAX_WRITTEN_CHUNKS = 4
 """Chunks in one transaction of the store. Other writes wait for it, those of other tenants too, and
-a file has about six: with 64 chunks they took 20 ms each."""
+a file has about six: with 64 chunks they took 20 ms each. With 8, a file is indexed 10 % faster."""
 
 CLAIM_S = 60.0
 """Seconds for which a server claims a file, unless it extends the claim."""
@@ -50,7 +51,7 @@ EXTEND_AFTER_S = 5.0
 """Seconds before a claim is extended, which is a write. Neither reading a PDF nor embedding
 `MAX_BATCH_CHUNKS` chunks may take longer than what is left of `CLAIM_S` then."""
 
-CHUNKING_COST = 8
+CHUNKING_COST = 3
 """Finding the words of a text takes as long as decoding so many times its length of JSON."""
 
 RETRY_DELAY_S = 5.0
@@ -66,7 +67,8 @@ class IndexFiles:
     """Indexes files: extracts their texts, splits them into chunks and embeds those.
 
     Tenants take turns, file by file, and each batch of a file's chunks is a piece of work of its
-    own: a small file waits neither for many files of another tenant nor for a big one.
+    own: a small file waits neither for many files of another tenant nor for a big one. Big files,
+    and all but the first of several, give way to short work of other tenants.
 
     Without `embeddings`, files are searched by words alone. `quota_bytes` limits the indexed files
     of a tenant: beyond it none is indexed.
@@ -78,6 +80,7 @@ class IndexFiles:
         files: FileStore,
         read_pdf: ReadPdf,
         embeddings: Embeddings | None = None,
+        precedence: Precedence | None = None,
         *,
         quota_bytes: int = sys.maxsize,
         retry_delay_s: float = RETRY_DELAY_S,
@@ -86,6 +89,7 @@ class IndexFiles:
         self._files = files
         self._read_pdf = read_pdf
         self._embeddings = embeddings
+        self._precedence = precedence or Precedence()
         self._quota_bytes = quota_bytes
         self._retry_delay_s = retry_delay_s
         self._has_work = asyncio.Event()
@@ -149,20 +153,26 @@ class IndexFiles:
 
     async def _index_claimed(self, job: IndexJob, outages: Outages | None = None) -> None:
         """Index a file and free its place. Raises: StoreError, unless `outages` logs it."""
+        is_alone = self._running[job.tenant] == 1
+        claim = _Claim(
+            self._stores, job, self._precedence.begin_short(job.tenant) if is_alone else None
+        )
         try:
             await take_loop_share(job.tenant)
             with outages.log_outages() if outages is not None else nullcontext():
-                await self._index(job)
+                await self._index(claim)
                 self._has_work.set()  # for the next file; after a failure it waits for a while
         finally:
+            claim.end_short_work()
             self._running[job.tenant] -= 1
             if not self._running[job.tenant]:
                 del self._running[job.tenant]
 
-    async def _index(self, job: IndexJob) -> None:
+    async def _index(self, claim: _Claim) -> None:
         """Index a file. An error becomes the file's `last_error`; only StoreError is raised."""
+        job = claim.job
         try:
-            error = await self._attempt(job)
+            error = await self._attempt(claim)
         except EmbeddingsError as exc:
             if job.attempt < MAX_ATTEMPTS:
                 await self._stores.extend_claim(job, self._retry_delay_s)
@@ -181,7 +191,8 @@ class IndexFiles:
             error = IndexingError(code="server_error", message="The file could not be indexed.")
         await self._stores.finish(job, error)
 
-    async def _attempt(self, job: IndexJob) -> IndexingError | None:
+    async def _attempt(self, claim: _Claim) -> IndexingError | None:
+        job = claim.job
         if job.attempt > MAX_ATTEMPTS:  # the file may have crashed the servers that tried it
             return IndexingError(code="server_error", message="The file could not be indexed.")
         if await self._stores.usage_bytes(job.tenant) >= self._quota_bytes:
@@ -190,8 +201,8 @@ class IndexFiles:
                 message=f"Your vector stores may take {self._quota_bytes} bytes together, and all "
                 "of them are in use. Delete what you no longer need.",
             )
-        claim = _Claim(self._stores, job)
-        content = await self._files.content(job.tenant, job.file_id)
+        async with self._turn(claim):
+            content = await self._files.content(job.tenant, job.file_id)
         text = await self._text_of(job, content)
         chunks = text_chunks(
             text,
@@ -200,7 +211,7 @@ class IndexFiles:
         )
         count = 0
         cost = CHUNKING_COST * len(text)
-        while batch := await self._next_batch(job.tenant, chunks, cost=cost):
+        while batch := await self._next_batch(claim, chunks, cost=cost):
             count += len(batch)
             if count > MAX_CHUNKS:
                 return IndexingError(
@@ -218,10 +229,13 @@ class IndexFiles:
             return await text_of(job.filename, content, self._read_pdf, tenant=job.tenant)
 
     async def _next_batch(
-        self, tenant: str, chunks: Iterator[TextChunk], *, cost: int
+        self, claim: _Claim, chunks: Iterator[TextChunk], *, cost: int
     ) -> list[TextChunk]:
-        async with self._threads.slot(tenant):
+        async with self._turn(claim), self._threads.slot(claim.job.tenant):
             return await run_in_thread(cost, lambda: list(islice(chunks, MAX_BATCH_CHUNKS)))
+
+    def _turn(self, claim: _Claim) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if claim.is_short else self._precedence.work(claim.job.tenant)
 
     async def _add(self, claim: _Claim, batch: Sequence[TextChunk], *, first: bool) -> bool:
         job, vectors = claim.job, None
@@ -230,7 +244,7 @@ class IndexFiles:
         await claim.extend()
         for start in range(0, len(batch), MAX_WRITTEN_CHUNKS):
             written = slice(start, start + MAX_WRITTEN_CHUNKS)
-            async with self._writes.slot(job.tenant):
+            async with self._turn(claim), self._writes.slot(job.tenant):
                 if not await self._stores.add_chunks(
                     job,
                     batch[written],
@@ -242,12 +256,21 @@ class IndexFiles:
 
 
 class _Claim:
-    """A claimed file, and for how long it is claimed."""
+    """A claimed file, for how long it is claimed, and whether to index it is still short work."""
 
-    def __init__(self, stores: VectorStores, job: IndexJob) -> None:
+    def __init__(self, stores: VectorStores, job: IndexJob, short_work: Work | None) -> None:
         self.job = job
+        self._short_work = short_work
         self._stores = stores
         self._extended_at = monotonic()
+
+    @property
+    def is_short(self) -> bool:
+        return self._short_work is not None and not self._short_work.has_ended
+
+    def end_short_work(self) -> None:
+        if self._short_work is not None:
+            self._short_work.end()
 
     async def extend(self) -> None:
         now = monotonic()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -13,10 +14,11 @@ from antiphon.application.ports import (
     FileStore,
     FileToAdd,
     NewId,
+    VectorPageQuery,
     VectorStores,
 )
 from antiphon.application.resources.indexing import IndexFiles
-from antiphon.application.support.paging import Page, PageQuery
+from antiphon.application.support.paging import L, Page
 from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.file_filters import Filter
@@ -90,8 +92,9 @@ class FindVectorStore:
             await self._stores.touch(tenant, store)
         return store
 
-    async def list_all(self, tenant: str) -> list[VectorStore]:
-        return [self._with_status(store) for store in await self._stores.list_all(tenant)]
+    async def page(self, tenant: str, query: VectorPageQuery) -> list[VectorStore]:
+        """Raises: NotInList."""
+        return [self._with_status(store) for store in await self._stores.list_stores(tenant, query)]
 
     def _with_status(self, store: VectorStore) -> VectorStore:
         if store.expires_at is None or store.expires_at > self._now():
@@ -204,7 +207,7 @@ class CreateVectorStore:
         files = await self._add_files.look_up(
             tenant, to_requested_files(request.file_ids or (), request.chunking_strategy)
         )
-        if len(await self._stores.list_all(tenant)) >= self._limits.stores:
+        if await self._stores.count_stores(tenant) >= self._limits.stores:
             raise RequestError(
                 f"You have {self._limits.stores} vector stores, which is the maximum. Delete those "
                 "that you no longer need.",
@@ -231,9 +234,9 @@ class ListVectorStores:
     def __init__(self, find: FindVectorStore) -> None:
         self._find = find
 
-    async def __call__(self, tenant: str, page_query: PageQuery) -> Page[VectorStore]:
-        """Raises: RequestError."""
-        return page_query.apply(await self._find.list_all(tenant))
+    async def __call__(self, tenant: str, query: VectorPageQuery) -> Page[VectorStore]:
+        """Raises: NotInList."""
+        return await _read_page(partial(self._find.page, tenant), query)
 
 
 class UpdateVectorStore:
@@ -377,14 +380,23 @@ class ListStoreFiles:
         self,
         tenant: str,
         store_id: str,
-        page_query: PageQuery,
+        query: VectorPageQuery,
         *,
         status: Status | None = None,
         batch_id: str | None = None,
     ) -> Page[StoreFile]:
-        """Raises: NotFound; RequestError."""
-        files = await self._stores.files(tenant, store_id, batch_id=batch_id)
-        return page_query.apply([file for file in files if status in (None, file.status)])
+        """Raises: NotFound; NotInList."""
+        read = partial(self._stores.files, tenant, store_id, batch_id=batch_id, status=status)
+        return await _read_page(read, query)
+
+
+async def _read_page(
+    read: Callable[[VectorPageQuery], Awaitable[Sequence[L]]], query: VectorPageQuery
+) -> Page[L]:
+    found = await read(replace(query, limit=query.limit + 1))
+    is_end = query.before is not None and query.after is None
+    page = found[-query.limit :] if is_end else found[: query.limit]
+    return Page(items=page, has_more=len(page) < len(found))
 
 
 class SweepVectorStores:

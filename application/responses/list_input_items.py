@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from antiphon.application.ports import ResponseStore, StoredItem
-from antiphon.application.support.paging import Page, PageQuery
+from functools import partial
+
+from antiphon.application.ports import ResponseStore, StoredItem, StorePageQuery
+from antiphon.application.support.listing import read_page
+from antiphon.application.support.paging import Page
 
 
 class ListInputItems:
@@ -11,7 +14,7 @@ class ListInputItems:
         self._store = store
 
     async def __call__(
-        self, tenant: str, response_id: str, page_query: PageQuery
+        self, tenant: str, response_id: str, query: StorePageQuery
     ) -> Page[StoredItem]:
-        """Raises: NotFound; RequestError."""
-        return page_query.apply(await self._store.input_items(tenant, response_id))
+        """Raises: NotFound; NotInList."""
+        return await read_page(partial(self._store.input_items, tenant, response_id), query)

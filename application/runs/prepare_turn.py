@@ -6,7 +6,6 @@ Creating a response and counting its tokens both start here, so that the count i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 from msgspec import Struct
@@ -17,11 +16,8 @@ from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
-from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import (
     ITEM_BYTES,
-    MAX_THREADS,
-    MIN_THREAD_BYTES,
     run_in_thread,
 )
 from antiphon.application.tools.calls import ToolCaller
@@ -69,6 +65,7 @@ class _CheckedRequest(Struct, frozen=True, kw_only=True):
     offer: Offer
     ignored: Sequence[str]
     approved_calls: Sequence[mcp.ApprovedCall]
+    active_configuration: c.ActiveConfiguration
 
 
 class PrepareTurn:
@@ -94,7 +91,6 @@ class PrepareTurn:
         self._salt = salt
         self._tool_providers = hosted
         self._offer_tools = OfferTools(tool_servers, hosted, tool_substitutions)
-        self._checks = FairQueue(MAX_THREADS)
 
     async def __call__(
         self,
@@ -128,8 +124,7 @@ class PrepareTurn:
         size = ITEM_BYTES * (len(history) + len(entries))
         if known_tools is None:
             size += _size_of_tools(request)
-        async with self._checks.slot(tenant) if size > MIN_THREAD_BYTES else nullcontext():
-            checked = await run_in_thread(size, work)
+        checked = await run_in_thread(size, work)
         items, conversation, offer = checked.items, checked.conversation, checked.offer
         reasoning = request.reasoning
         shown = await self._show_items(
@@ -144,7 +139,7 @@ class PrepareTurn:
             offer,
             model,
             items=shown.items,
-            active_configuration=c.active_configuration(conversation),
+            active_configuration=checked.active_configuration,
             tenant=tenant,
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
@@ -195,6 +190,7 @@ class PrepareTurn:
             offer=offer,
             ignored=ignored,
             approved_calls=mcp.approved_calls(conversation),
+            active_configuration=c.active_configuration(conversation),
         )
 
 

@@ -18,6 +18,9 @@ from msgspec import Struct
 
 from antiphon.domain.errors import QueueFull, RequestError, TooManyRequests
 
+UNBOUNDED = 2**30
+"""Slots of a queue in which only the tenants have bounds."""
+
 
 class Place(Struct, frozen=True, order=True):
     """A request's place in the queue. Its `turn` is done once it holds its `slots`."""

@@ -16,11 +16,19 @@ T = TypeVar("T")
 class FairThreads:
     """Runs work in `threads` threads, `per_tenant` of them for one tenant.
 
-    No thread can be stopped: work goes on, and counts, even if its caller is cancelled.
+    No thread can be stopped: work goes on, and counts, even if its caller is cancelled. Only one
+    event loop may use it; those of several may share an `executor`.
     """
 
-    def __init__(self, threads: int, *, per_tenant: int, name: str) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def __init__(
+        self,
+        threads: int,
+        *,
+        per_tenant: int,
+        name: str = "",
+        executor: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self._threads = executor or ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._slots = FairQueue(threads, per_tenant=per_tenant)
 
     async def run(self, tenant: str, work: Callable[..., T], *args: Any) -> T:

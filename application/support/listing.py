@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import StorePageQuery
-from antiphon.application.support.paging import HasId, not_in_list
-from antiphon.domain.errors import NotFound
+from antiphon.application.support.paging import HasId, Page
+from antiphon.domain.errors import NotFound, NotInList
 
 MAX_READ = 2000
 """Entries that one request reads. A filter that finds few of many needs several requests."""
@@ -31,6 +31,12 @@ class ListPage(Struct, Generic[E], frozen=True, kw_only=True):
     items: list[E]
     last_id: str | None
     has_more: bool
+
+
+async def read_page(read: ReadPage[E], query: StorePageQuery) -> Page[E]:
+    """Return the page, and whether more comes after it. Raises: NotInList."""
+    found = await read(replace(query, limit=query.limit + 1))
+    return Page(items=found[: query.limit], has_more=len(found) > query.limit)
 
 
 async def list_matching(
@@ -61,4 +67,4 @@ async def _read_all(read: ReadPage[E], query: StorePageQuery) -> AsyncGenerator[
             query = replace(query, after=page[-1].id, limit=READ_AT_ONCE)
             await asyncio.sleep(0)  # others have their turn, also if the store never waits
     except NotFound:
-        raise not_in_list(query.after or "", "after") from None
+        raise NotInList(query.after or "") from None

@@ -2,7 +2,7 @@
 
 A thread does not make Python faster, but the interpreter switches threads every few milliseconds,
 so other tasks can run. The event loop waits that long for each thread that computes. So there are
-only two, whatever the number of requests.
+only two, whatever the number of requests, and a tenant has one of them at a time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from antiphon.application.support.fair_loop import current_tenant
+from antiphon.application.support.fair_threads import FairThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,10 +26,14 @@ MIN_THREAD_BYTES = 256 * 1024
 ITEM_BYTES = 2000
 """An item or a tool costs as much as so many bytes, some 20 microseconds, however short it is."""
 
-MAX_THREADS = 2
-"""One tenant's work is not held up by one of another's; more would only hold up the event loop."""
+WALK_BYTES = 200
+"""Only looking at an item costs a tenth of that."""
 
-_threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="computation")
+MAX_THREADS = 2
+"""One tenant's work is not held up by another's; more would only hold up the event loop."""
+
+_executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="computation")
+_threads_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, FairThreads] = WeakKeyDictionary()
 
 
 async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -38,4 +46,8 @@ async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs
 async def compute_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return `work(*args)`, which computes for long and does not wait for anything."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, partial(work, *args, **kwargs))
+    threads = _threads_of_loops.get(loop)
+    if threads is None:
+        threads = FairThreads(MAX_THREADS, per_tenant=MAX_THREADS - 1, executor=_executor)
+        _threads_of_loops[loop] = threads
+    return await threads.run(current_tenant(), partial(work, *args, **kwargs))

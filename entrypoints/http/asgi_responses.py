@@ -29,6 +29,10 @@ Headers = Mapping[str, str]
 Leave = Callable[[], Awaitable[None]]
 _encode = msgspec.json.Encoder().encode
 
+PORTION_BYTES = 256 * 1024
+"""Frames are sent in portions of this size. An event may repeat megabytes of log probabilities, and
+whoever sends them copies them several times."""
+
 
 class JsonResponse:
     """A JSON object with headers."""
@@ -126,6 +130,8 @@ class EventStreamResponse:
             def write(events: Sequence[Event]) -> Awaitable[None] | None:
                 activity.mark_active()
                 body = frames(events)
+                if len(body) > PORTION_BYTES:
+                    return activity.send_in_portions(body, PORTION_BYTES)
                 return start_eagerly(
                     send({"type": "http.response.body", "body": body, "more_body": True})
                 )

@@ -101,16 +101,18 @@ async def _receive_body(request: HttpRequest, max_bytes: int, held: HeldBytes) -
     part, has_more = await _receive_part(request)
     if not has_more and len(part) <= max_bytes:
         return part
-    body = BytesIO()  # unlike a joined list of parts, it never holds the bytes twice
-    while True:
-        size = body.tell() + len(part)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        held.resize(size)
-        body.write(part)
-        if not has_more:
-            return body.getvalue()
-        part, has_more = await _receive_part(request)
+    # Unlike a joined list of parts, it never holds the bytes twice. An error keeps this frame until
+    # the garbage collector runs, and would keep the bytes with it.
+    with BytesIO() as body:
+        while True:
+            size = body.tell() + len(part)
+            if size > max_bytes:
+                raise _too_large(max_bytes)
+            held.resize(size)
+            body.write(part)
+            if not has_more:
+                return body.getvalue()
+            part, has_more = await _receive_part(request)
 
 
 async def _receive_part(request: HttpRequest) -> tuple[bytes, bool]:

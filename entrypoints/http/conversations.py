@@ -21,7 +21,6 @@ from antiphon.application.resources.conversations import (
     ListItems,
     UpdateConversation,
 )
-from antiphon.application.support.paging import PageQuery
 from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
@@ -182,8 +181,8 @@ class Conversations(Controller):
         order: Order = "desc",
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
-        page_query = PageQuery(after=after, limit=limit, order=order)
-        page = await conversations.list_items(tenant_of(request), conversation_id, page_query)
+        query = page_query(limit, after, order)
+        page = await conversations.list_items(tenant_of(request), conversation_id, query)
         return JsonResponse(as_list(page, view), response_headers(request))
 
     @handlers.get(

@@ -14,14 +14,31 @@ from antiphon.entrypoints.http.sse import KEEPALIVE
 class StreamActivity:
     """Whether a stream has sent anything since the last check."""
 
-    __slots__ = ("send", "silent")
+    __slots__ = ("_lock", "_send", "silent")
 
     def __init__(self, send: Any) -> None:
-        self.send = send
+        self._send = send
+        self._lock = asyncio.Lock()
+        """Held while nothing else may be sent: the rest of a frame follows."""
         self.silent = False
 
     def mark_active(self) -> None:
         self.silent = False
+
+    async def send_in_portions(self, frames: bytes, portion_bytes: int) -> None:
+        """Send frames bit by bit, and let others run in between."""
+        async with self._lock:
+            for start in range(0, len(frames), portion_bytes):
+                await self._write(frames[start : start + portion_bytes])
+                await asyncio.sleep(0)
+
+    async def send_comment(self) -> None:
+        if not self._lock.locked():  # otherwise the stream is not silent
+            async with self._lock:
+                await self._write(KEEPALIVE)
+
+    async def _write(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 class KeepAlive:
@@ -62,8 +79,7 @@ class KeepAlive:
 
     async def _send_comment(self, activity: StreamActivity) -> None:
         # A client that does not read must not delay the comments for others.
-        frame = {"type": "http.response.body", "body": KEEPALIVE, "more_body": True}
         try:
-            await asyncio.wait_for(activity.send(frame), timeout=self._interval_s)
+            await asyncio.wait_for(activity.send_comment(), timeout=self._interval_s)
         except TimeoutError:
             self._activities.discard(activity)

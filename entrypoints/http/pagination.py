@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from litestar.params import FromQuery, QueryParameter
 
-from antiphon.application.ports import StoredItem
+from antiphon.application.ports import StoredItem, VectorPageQuery
 from antiphon.application.support.paging import L, Page
 from antiphon.domain.errors import RequestError
 from antiphon.domain.include_filter import IncludeFilter
@@ -26,6 +26,12 @@ After = QueryText
 Before = QueryText
 Limit = Annotated[int, QueryParameter(ge=1, le=100)]
 Order = FromQuery[Literal["asc", "desc"]]
+
+
+def vector_page_query(
+    limit: int, after: str | None, before: str | None, order: str
+) -> VectorPageQuery:
+    return VectorPageQuery(limit=limit, after=after, before=before, is_descending=order == "desc")
 
 
 def as_objects(page: Page[L]) -> dict[str, Any]:

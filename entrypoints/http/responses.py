@@ -29,7 +29,6 @@ from antiphon.application.responses.idempotency import CreateOnce, ExistingRespo
 from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
-from antiphon.application.support.paging import PageQuery
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
@@ -387,8 +386,8 @@ class Responses(Controller):
         order: Order = "desc",
     ) -> ASGIApp:
         view = _view(request, services, include_bracketed, include_plain)
-        page_query = PageQuery(after=after, limit=limit, order=order)
-        page = await services.input_items(tenant_of(request), response_id, page_query)
+        query = page_query(limit, after, order)
+        page = await services.input_items(tenant_of(request), response_id, query)
         return JsonResponse(as_list(page, view), response_headers(request))
 
     async def _read(

@@ -8,7 +8,6 @@ from litestar import Controller, handlers
 from litestar.params import FromQuery
 from litestar.types import ASGIApp
 
-from antiphon.application.support.paging import PageQuery
 from antiphon.domain.vector_stores import (
     FileBatch,
     NewAttributes,
@@ -19,7 +18,14 @@ from antiphon.domain.vector_stores import (
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import operation
-from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.pagination import (
+    After,
+    Before,
+    Limit,
+    Order,
+    as_objects,
+    vector_page_query,
+)
 from antiphon.entrypoints.http.parameters import PathId
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
@@ -65,9 +71,9 @@ class VectorStoreFiles(Controller):
         order: Order = "desc",
         filter: StatusFilter = None,
     ) -> ASGIApp:
-        page_query = PageQuery(after=after, before=before, limit=limit, order=order)
+        query = vector_page_query(limit, after, before, order)
         page = await vector_stores.list_files(
-            tenant_of(request), vector_store_id, page_query, status=filter
+            tenant_of(request), vector_store_id, query, status=filter
         )
         return JsonResponse(as_objects(page), response_headers(request))
 
@@ -219,9 +225,9 @@ class FileBatches(Controller):
         order: Order = "desc",
         filter: StatusFilter = None,
     ) -> ASGIApp:
-        page_query = PageQuery(after=after, before=before, limit=limit, order=order)
+        query = vector_page_query(limit, after, before, order)
         page = await vector_stores.list_files(
-            tenant_of(request), vector_store_id, page_query, status=filter, batch_id=batch_id
+            tenant_of(request), vector_store_id, query, status=filter, batch_id=batch_id
         )
         return JsonResponse(as_objects(page), response_headers(request))
 

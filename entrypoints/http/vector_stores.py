@@ -23,7 +23,6 @@ from antiphon.application.resources.vector_stores import (
     SearchVectorStores,
     UpdateVectorStore,
 )
-from antiphon.application.support.paging import PageQuery
 from antiphon.domain.file_filters import parse_filter
 from antiphon.domain.ignored import refuse_ignored
 from antiphon.domain.ranking import RankedPassage, check_weights
@@ -31,7 +30,14 @@ from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorS
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import operation
-from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.pagination import (
+    After,
+    Before,
+    Limit,
+    Order,
+    as_objects,
+    vector_page_query,
+)
 from antiphon.entrypoints.http.parameters import PathId
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
@@ -88,8 +94,8 @@ class VectorStores(Controller):
         limit: Limit = 20,
         order: Order = "desc",
     ) -> ASGIApp:
-        page_query = PageQuery(after=after, before=before, limit=limit, order=order)
-        page = await vector_stores.list(tenant_of(request), page_query)
+        query = vector_page_query(limit, after, before, order)
+        page = await vector_stores.list(tenant_of(request), query)
         return JsonResponse(as_objects(page), response_headers(request))
 
     @handlers.get(

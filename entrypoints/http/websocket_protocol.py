@@ -42,7 +42,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.connections.remove(self.transport)
+        # What has arrived of a message goes now, not when cyclic garbage is collected.
         self._unread.clear()
+        self.conn.reader.discard()
+        self.frames = []
         self._message_bytes = 0
         self._release()
         super().connection_lost(exc)

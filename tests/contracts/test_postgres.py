@@ -16,6 +16,7 @@ import pytest
 from msgspec import Raw
 
 from antiphon.adapters.stores.postgres import PostgresStore
+from antiphon.adapters.stores.postgres_items import RANGES
 from antiphon.application.ports import (
     EventChunk,
     IdempotencyRecord,
@@ -491,6 +492,20 @@ async def test_a_refused_append_does_not_fail_the_others(store: PostgresStore) -
     refused, written = await asyncio.gather(*attempts, return_exceptions=True)
     assert isinstance(refused, StoreError)
     assert written is True
+
+
+async def test_a_page_of_what_has_just_grown_is_read_from_its_index(store: PostgresStore) -> None:
+    await create_conversation(store, "a")
+    for start in range(0, 6000, 1000):
+        items = [item(str(number)) for number in range(start, start + 1000)]
+        await store.add_items(US, "conv_a", items)
+    statements = [RANGES[True].format(order="DESC"), RANGES[False].format(order="ASC")]
+    values: Any = [(1, -1, 2**62, 21), ([1], [-1], [-1], [2], [-1], 21)]
+    for statement, given in zip(statements, values, strict=True):
+        plan = await store._server.fetch(f"EXPLAIN {statement}", *given)
+        steps = "\n".join(line for (line,) in plan)
+        assert "Bitmap" not in steps
+        assert "Index Scan" in steps
 
 
 async def test_only_one_of_two_servers_can_claim_a_conversation(

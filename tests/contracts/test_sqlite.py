@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -86,6 +87,7 @@ async def test_a_restart_keeps_everything(path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.testing.store_calls import create_and_finish
 
@@ -493,3 +495,24 @@ async def test_closing_leaves_the_file_and_its_lock(store: SqliteStore, path: Pa
     sizes = {file.name: file.stat().st_size for file in path.parent.iterdir()}
     assert sizes.keys() == {path.name, f"{path.name}.lock"}
     assert sizes[f"{path.name}.lock"] == 0
+
+
+async def test_a_result_does_not_wait_for_a_long_read_of_another_tenant(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "one.db")
+    await file.start()
+    began, may_end = threading.Event(), threading.Event()
+
+    def long(_: Any) -> bool:
+        began.set()
+        return may_end.wait(20)
+
+    try:
+        short = asyncio.ensure_future(file.read(lambda _: "short", tenant="a"))
+        slow = asyncio.ensure_future(file.read(long, tenant="b"))
+        assert await asyncio.wait_for(short, 10) == "short"
+        await asyncio.to_thread(began.wait, 10)
+        assert not slow.done()
+    finally:
+        may_end.set()
+    assert await slow
+    await file.aclose()

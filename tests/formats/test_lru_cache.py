@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.adapters.formats.token_cache import MAX_CACHED_CHARACTERS, TokenCache
+from antiphon.adapters.formats.token_cache import (
+    MAX_CACHED_CHARACTERS,
+    TokenCache,
+    token_array,
+)
 from antiphon.application.support.lru_cache import ENTRY_BYTES, LruCache, digest_of
 
 
@@ -13,6 +17,12 @@ def test_tenants_do_not_share_encoded_texts() -> None:
     TokenCache("a", cache).put(300 * "x", [1, 2])
     assert list(TokenCache("a", cache).get(300 * "x") or ()) == [1, 2]
     assert TokenCache("b", cache).get(300 * "x") is None
+
+
+def test_tokens_take_four_bytes_each_unless_one_needs_more() -> None:
+    for largest, size in ((2**32 - 1, 4), (2**32, 8)):
+        ids = token_array([1, largest])
+        assert (ids.tolist(), ids.itemsize) == ([1, largest], size)
 
 
 def test_the_least_recently_used_values_are_evicted_first() -> None:

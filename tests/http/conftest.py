@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.with_workers import CONNECTIONS
+from tests.with_workers import CONNECTIONS, NOBODY
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("scripted-chat", "scripted-harmony")
@@ -42,7 +42,9 @@ def container_server(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def containers(container_server: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=container_server.api, timeout=20, limits=CONNECTIONS) as client:
+    with httpx.Client(
+        base_url=container_server.api, timeout=20, limits=CONNECTIONS, verify=NOBODY
+    ) as client:
         yield client
 
 
@@ -60,7 +62,9 @@ def serve_odd_tools(
             patch.syspath_prepend(str(ROOT))
             with (
                 serve_from(tmp_path_factory.mktemp("odd"), **settings) as server,
-                httpx.Client(base_url=server.api, timeout=15, limits=CONNECTIONS) as client,
+                httpx.Client(
+                    base_url=server.api, timeout=15, limits=CONNECTIONS, verify=NOBODY
+                ) as client,
             ):
                 yield client
 
@@ -69,7 +73,7 @@ def serve_odd_tools(
 
 @pytest.fixture
 def http(server: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.api, timeout=30, limits=CONNECTIONS) as client:
+    with httpx.Client(base_url=server.api, timeout=30, limits=CONNECTIONS, verify=NOBODY) as client:
         yield client
 
 

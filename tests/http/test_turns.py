@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.application.support.precedence import Precedence
 from antiphon.entrypoints.http.turns import AT_WORK, TakeTurns
 
 LIMIT_S = 30.0
@@ -24,7 +25,8 @@ class Requests:
         self.at_work: list[str] = []
         self.answered: list[str] = []
         self.go_on = asyncio.Event()
-        self._app = TakeTurns(self._answer)
+        self.precedence = Precedence()
+        self._app = TakeTurns(self._answer, self.precedence)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "POST":
@@ -83,6 +85,18 @@ async def test_a_tenant_with_many_requests_has_a_few_at_work_and_others_go_on(me
         requests.go_on.set()
         while len(requests.answered) < 41:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
+
+
+async def test_a_tenant_whose_requests_wait_begins_none_during_short_work_of_another() -> None:
+    requests = Requests()
+    many = [requests.send(f"greedy {n}") for n in range(40)]
+    async with running(requests.send("other", tenant="other"), *many):
+        assert requests.at_work == ["other", "greedy 0", "greedy 1"]
+        requests.go_on.set()
+        work = requests.precedence.begin_short("other")
+        while len(requests.answered) < 41:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0)
+        assert work.has_ended
 
 
 async def test_a_body_that_has_not_arrived_keeps_no_turn() -> None:

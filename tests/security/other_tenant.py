@@ -104,9 +104,11 @@ def compare(
     *,
     full_load_s: float = FULL_LOAD_S,
     rounds: int = ROUNDS,
+    pause_s: float = 0.0,
 ) -> Waits:
     """Measure how long the work takes, alone and during the attack, in turns.
 
+    It is done several times: one time after the other, or with pauses of about `pause_s`.
     An attack whose work goes on after it can have only one round.
     """
     work()  # what is done once
@@ -114,10 +116,10 @@ def compare(
     with _attacker(server, folder, attacks) as attacker:
         for _ in range(rounds):
             _wait_until_calm(server)
-            usual.append(_median_wait(work))
+            usual.append(_median_wait(work, pause_s))
             _tell(attacker)
             time.sleep(full_load_s)
-            attacked.append(_median_wait(work))
+            attacked.append(_median_wait(work, pause_s))
             _tell(attacker)
             assert attacker.stdout is not None
             answers.append(json.loads(attacker.stdout.readline()))
@@ -149,9 +151,11 @@ def _tell(attacker: subprocess.Popen[bytes]) -> None:
     attacker.stdin.flush()
 
 
-def _median_wait(work: Callable[[], Any]) -> float:
+def _median_wait(work: Callable[[], Any], pause_s: float) -> float:
     waits = []
-    for _ in range(TRIES):
+    for number in range(TRIES):
+        # Of different lengths, so that they are in no step with what the attack does.
+        time.sleep(pause_s * (0.5 + number / (TRIES - 1)))
         started_at = time.perf_counter()
         work()
         waits.append(time.perf_counter() - started_at)

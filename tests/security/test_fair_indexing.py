@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -18,12 +19,13 @@ from antiphon.adapters.stores.sqlite_file import SqliteFile
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_WRITTEN_CHUNKS, IndexFiles
+from antiphon.application.support.precedence import Precedence
 from antiphon.domain.text_chunks import TextChunk
 from antiphon.testing.vector_stores import a_file, a_store, vectors_of
 
 FILES = int(os.environ.get("ANTIPHON_TEST_BIG_FILES", "6"))
-WORDS = 100_000
-"""The words of a big file: about 20 batches of chunks."""
+BIG_TEXT = " ".join(f"word{number}" for number in range(100_000))
+"""The text of a big file: about 20 batches of chunks."""
 
 LIMIT_S = 30.0
 
@@ -44,6 +46,22 @@ class CountedEmbeddings(Embeddings):
         return vectors_of(*([1.0, 0.0] for _ in texts))
 
 
+async def add_file(
+    files: MemoryFileStore,
+    stores: SqliteVectorStores,
+    tenant: str,
+    name: str,
+    text: str,
+    *,
+    store: int = 1,
+) -> None:
+    file = StoredFile(
+        id=f"file-{name}", filename="a.txt", purpose="user_data", bytes=1, created_at=0
+    )
+    await files.add(tenant, file, text.encode())
+    await stores.add_files(tenant, f"vs_{store}", [a_file(name)])
+
+
 @pytest.fixture
 async def stores() -> AsyncIterator[SqliteVectorStores]:
     stores = SqliteVectorStores(None)
@@ -56,19 +74,11 @@ async def test_a_small_file_waits_neither_for_many_files_nor_for_big_ones(
     stores: SqliteVectorStores,
 ) -> None:
     files, embeddings = MemoryFileStore(), CountedEmbeddings()
-
-    async def add(tenant: str, number: int, name: str, text: str) -> None:
-        file = StoredFile(
-            id=f"file-{name}", filename="a.txt", purpose="user_data", bytes=1, created_at=0
-        )
-        await files.add(tenant, file, text.encode())
-        await stores.add_files(tenant, f"vs_{number}", [a_file(name)])
-
     await stores.create("greedy", a_store(1))
     await stores.create("other", a_store(2))
     for number in range(FILES):
-        await add("greedy", 1, f"big{number}", " ".join(f"word{n}" for n in range(WORDS)))
-    await add("other", 2, "small", "hello")
+        await add_file(files, stores, "greedy", f"big{number}", BIG_TEXT)
+    await add_file(files, stores, "other", "small", "hello", store=2)
     async with asyncio.timeout(LIMIT_S):
         await IndexFiles(stores, files, PdfReader(), embeddings).run_once()
     assert len(embeddings.batches) > 50
@@ -95,13 +105,34 @@ async def test_a_big_file_is_written_a_few_chunks_at_a_time() -> None:
     stores, files = CountedStores(), MemoryFileStore()
     await stores.start()
     await stores.create("greedy", a_store(1))
-    file = StoredFile(id="file-a", filename="a.txt", purpose="user_data", bytes=1, created_at=0)
-    await files.add("greedy", file, " ".join(f"word{n}" for n in range(WORDS)).encode())
-    await stores.add_files("greedy", "vs_1", [a_file("a")])
+    await add_file(files, stores, "greedy", "a", BIG_TEXT)
     await IndexFiles(stores, files, PdfReader(), CountedEmbeddings()).run_once()
     assert (await stores.file("greedy", "vs_1", "file-a")).status == "completed"
     assert sum(stores.written) > 200
     assert max(stores.written) == MAX_WRITTEN_CHUNKS
+    await stores.aclose()
+
+
+async def test_of_several_files_of_a_tenant_all_but_the_first_give_way_to_short_work() -> None:
+    precedence = Precedence()
+    short = None
+    began: list[tuple[str, bool]] = []
+
+    class WatchedStores(SqliteVectorStores):
+        async def add_chunks(self, job: IndexJob, *args: Any, **options: Any) -> bool:
+            assert short is not None
+            began.append((job.file_id, short.has_ended))
+            return await super().add_chunks(job, *args, **options)
+
+    stores, files = WatchedStores(None), MemoryFileStore()
+    await stores.start()
+    await stores.create("greedy", a_store(1))
+    for name in "abc":
+        await add_file(files, stores, "greedy", name, "a few words")
+    precedence.note("greedy")
+    short = precedence.begin_short("other")
+    await IndexFiles(stores, files, PdfReader(), precedence=precedence).run_once()
+    assert sorted(began)[1:] == [("file-b", True), ("file-c", True)]
     await stores.aclose()
 
 

@@ -123,3 +123,4 @@ def test_unfinished_bodies_do_not_fill_the_memory(tmp_path: Path) -> None:
                     for _ in range(BODY_BYTES // len(part)):
                         message.sendall(part)
         assert attack.peak_growth_bytes < 100_000_000 + MAX_GROWTH_BYTES
+        assert attack.growth_bytes < MAX_GROWTH_BYTES

@@ -10,9 +10,9 @@ BLOCK = 16
 
 
 class PrefixCache:
-    """The blocks of earlier prompts, as an LRU cache of `limit` blocks."""
+    """The blocks of earlier prompts, as an LRU cache of `limit` blocks of 180 bytes each."""
 
-    def __init__(self, limit: int = 65536) -> None:
+    def __init__(self, limit: int = 16384) -> None:
         self._limit = limit
         # The first entries of a plain dict take long to find after many were deleted there.
         self._known: OrderedDict[int, None] = OrderedDict()

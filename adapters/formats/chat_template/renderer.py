@@ -261,7 +261,9 @@ class TemplateRenderer(Renderer):
 
     async def _encode(self, pieces: Sequence[str | Sequence[int]], turn: Turn) -> list[int]:
         cache = TokenCache(turn.cache_salt, self._tokens)
-        tokens = {piece: cache.get(piece) for piece in pieces if isinstance(piece, str)}
+        tokens: dict[str, Sequence[int] | None] = {
+            piece: cache.get(piece) for piece in pieces if isinstance(piece, str)
+        }
         new_texts = [text for text, ids in tokens.items() if ids is None]
         is_long = sum(map(len, new_texts)) > MIN_THREADED_CHARACTERS
         count = 0

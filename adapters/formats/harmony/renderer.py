@@ -42,7 +42,7 @@ from antiphon.adapters.formats.harmony.tools import (
     recipient_of,
 )
 from antiphon.adapters.formats.portions import check_length, is_large, split_into_portions
-from antiphon.adapters.formats.token_cache import TokenCache
+from antiphon.adapters.formats.token_cache import TokenCache, token_array
 from antiphon.adapters.formats.tools import prompt_tools, wrap_text
 from antiphon.adapters.formats.turn_cache import (
     MAX_CACHED_BYTES,
@@ -170,16 +170,19 @@ class Renderer:
         )
 
     async def _encode(self, pieces: Sequence[Piece], turn: Turn) -> list[int]:
-        ids: list[int] = []
-        steps = self._encode_steps(pieces, ids, turn)
-        if sum(len(piece) for piece in pieces if isinstance(piece, str)) <= MAX_CHARS_WITHOUT_TURN:
-            for _ in steps:
+        characters = sum(len(piece) for piece in pieces if isinstance(piece, str))
+        if characters <= MAX_CHARS_WITHOUT_TURN:
+            ids: list[int] = []
+            for _ in self._encode_steps(pieces, ids, turn):
                 pass
             return ids
-        await self._steps.run(turn.tenant, steps)
-        return ids
+        many_ids = token_array()
+        await self._steps.run(turn.tenant, self._encode_steps(pieces, many_ids, turn))
+        return many_ids.tolist()
 
-    def _encode_steps(self, pieces: Sequence[Piece], ids: list[int], turn: Turn) -> Iterator[None]:
+    def _encode_steps(
+        self, pieces: Sequence[Piece], ids: list[int] | array[int], turn: Turn
+    ) -> Iterator[None]:
         """Add the tokens to `ids`; yield whenever other tasks should run."""
         cache = TokenCache(turn.cache_salt, self._tokens)
         end_of_step = perf_counter() + PAUSE_S
@@ -188,14 +191,14 @@ class Renderer:
                 ids.append(piece)
                 continue
             if not isinstance(piece, str):
-                ids += piece
+                ids.extend(piece)
                 continue
             if (cached := cache.get(piece)) is not None:
-                ids += cached
+                ids.extend(cached)
                 continue
             start = len(ids)
             for text in _portions(piece) if len(piece) >= h.MAX_RUN else (piece,):
-                ids += self._encoding.encode_run(text)
+                ids.extend(self._encoding.encode_run(text))
                 if perf_counter() >= end_of_step:
                     check_length(len(ids), turn.max_prompt_tokens)
                     yield

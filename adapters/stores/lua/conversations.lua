@@ -59,10 +59,19 @@ function operation.conversation_items(one)
   if not exists(one.ref) then
     return {'missing'}
   end
-  local found = {}
-  for _, number in ipairs(call('ZRANGE', key('places', one.ref), 0, -1)) do
-    read_item(split(one.ref), number, found)
+  local all = {places = key('places', one.ref), first = 0, last = '+inf'}
+  return read_page(split(one.ref), {all}, one)
+end
+
+function operation.conversation_item(one)
+  local tenant = split(one.ref)
+  local all = {places = key('places', one.ref), first = 0, last = '+inf'}
+  local place = find_in_range(all, key('ids', tenant .. ':' .. one.item_id), true)
+  if not place then
+    return {exists(one.ref) and 'no item' or 'missing'}
   end
+  local found = {}
+  read_item(tenant, call('ZRANGEBYSCORE', all.places, place, place)[1], found)
   return {'ok', found}
 end
 

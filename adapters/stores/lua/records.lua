@@ -130,6 +130,88 @@ local function read_items(tenant, first, items, into)
   return into
 end
 
+-- A range is the items of a conversation, by place, or of one call of add_items, by number: those from
+-- `first` to `last`. `places` is the key of a conversation's.
+local function own_range(first, items)
+  return {first = tonumber(first), last = tonumber(first) + tonumber(items) - 1}
+end
+
+local function read_from_places(tenant, range, limit, descending, into)
+  local last
+  local found = descending
+    and call('ZREVRANGEBYSCORE', range.places, range.last, range.first, 'LIMIT', 0, limit)
+    or call('ZRANGEBYSCORE', range.places, range.first, range.last, 'LIMIT', 0, limit)
+  for _, number in ipairs(found) do
+    read_item(tenant, number, into)
+    last = number
+  end
+  return #found, last and tonumber(call('ZSCORE', range.places, last))
+end
+
+local function read_from_own(tenant, range, limit, descending, into)
+  local count = math.max(math.min(limit, range.last - range.first + 1), 0)
+  local first = descending and range.last or range.first
+  local step = descending and -1 or 1
+  for number = first, first + step * (count - 1), step do
+    read_item(tenant, number, into)
+  end
+  return count, first + step * (count - 1)
+end
+
+-- The place of the first item with this id, in the order of reading.
+local function find_in_range(range, ids, descending)
+  if not range.places then
+    return descending and call('ZREVRANGEBYSCORE', ids, range.last, range.first, 'LIMIT', 0, 1)[1]
+      or call('ZRANGEBYSCORE', ids, range.first, range.last, 'LIMIT', 0, 1)[1]
+  end
+  local found
+  for _, number in ipairs(call('ZRANGE', ids, 0, -1)) do
+    local place = tonumber(call('ZSCORE', range.places, number) or -1)
+    if place >= 0 and (range.last == '+inf' or place <= range.last)
+        and (not found or descending == (place > found)) then
+      found = place
+    end
+  end
+  return found
+end
+
+-- Reads up to `limit` items of ranges, oldest first unless `descending`. The page begins after the
+-- item with the id `after`, or where an earlier one has ended. Returns where this one has ended, or
+-- false if nothing comes after it.
+local function read_page(tenant, ranges, page)
+  local descending = page.descending
+  local first = descending and #ranges or 1
+  local last = descending and 1 or #ranges
+  local step = descending and -1 or 1
+  local place = false
+  if page.from then
+    first, place = page.from[1], page.from[2]
+  elseif page.after then
+    local ids = key('ids', tenant .. ':' .. page.after)
+    while not place do
+      if not ranges[first] then
+        return {'no item'}
+      end
+      place = find_in_range(ranges[first], ids, descending)
+      first = place and first or first + step
+    end
+  end
+  if place then
+    ranges[first][descending and 'last' or 'first'] = place + step
+  end
+  local found, left = {}, page.limit
+  for index = first, last, step do
+    local range = ranges[index]
+    local read = range.places and read_from_places or read_from_own
+    local count, ended = read(tenant, range, left, descending, found)
+    left = left - count
+    if left == 0 then
+      return {'ok', found, {index, ended}}
+    end
+  end
+  return {'ok', found, false}
+end
+
 -- Conversations -----------------------------------------------------------------------------------
 
 local function append_numbers(conversation, first, items)

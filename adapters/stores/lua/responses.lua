@@ -136,29 +136,26 @@ local function chain(ref)
   return links
 end
 
--- Oldest first. Includes the items that the conversation had at the creation of the response and
--- still has.
+-- Includes the items that the conversation had at the creation of the response and still has.
 function operation.read_chain(of)
   if not is_there(of.ref) then
     return {'missing'}
   end
   local tenant = split(of.ref)
   local links = chain(of.ref)
-  local found = {}
+  local ranges = {}
   for depth = #links, 1, -1 do
     local link = links[depth]
     if link[2] then
       local places = key('places', tenant .. ':' .. link[2])
-      for _, number in ipairs(call('ZRANGEBYSCORE', places, '-inf', '(' .. link[3])) do
-        read_item(tenant, number, found)
-      end
+      ranges[#ranges + 1] = {places = places, first = 0, last = tonumber(link[3]) - 1}
     end
-    read_items(tenant, link[4], link[5], found)
+    ranges[#ranges + 1] = own_range(link[4], link[5])
     if depth > 1 or of.output then
-      read_items(tenant, link[6], link[7], found)
+      ranges[#ranges + 1] = own_range(link[6], link[7])
     end
   end
-  return {'ok', found}
+  return read_page(tenant, ranges, of)
 end
 
 function operation.read_item(one)

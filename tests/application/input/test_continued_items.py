@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from antiphon.application.ports import StorePageQuery
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.application.support.paging import PageQuery
 from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
@@ -70,7 +70,7 @@ async def test_a_stored_child_has_the_items_of_its_unstored_parent(house: Any) -
     )
     stored_items = await house.store.context(TENANT, child.id)
     assert texts(stored_items) == ["one", "Hello", "two", "Hello"]
-    listed = await house.input_items(TENANT, child.id, PageQuery(order="asc"))
+    listed = await house.input_items(TENANT, child.id, StorePageQuery(limit=20))
     assert texts(listed.items) == ["one", "Hello", "two"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.application.support.paging import PageQuery
+from antiphon.application.ports import StorePageQuery
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
@@ -332,14 +332,15 @@ async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
     response = await house.whole(input=[{"role": "user", "content": text} for text in texts])
 
     async def list_page(**query: Any) -> tuple[list[str], bool, list[str]]:
-        options = {"after": None, "limit": 20, "order": "asc", **query}
-        page = await house.input_items(TENANT, response.id, PageQuery(**options))
+        page = await house.input_items(
+            TENANT, response.id, StorePageQuery(**{"limit": 20, **query})
+        )
         texts = [json.loads(bytes(item.raw))["content"][0]["text"] for item in page.items]
         return texts, page.has_more, [item.id for item in page.items]
 
     page_texts, has_more, ids = await list_page()
     assert (page_texts, has_more) == (texts, False)
-    assert (await list_page(order="desc"))[0] == texts[::-1]
+    assert (await list_page(is_descending=True))[0] == texts[::-1]
     assert (await list_page(limit=2))[:2] == (["a", "b"], True)
     assert (await list_page(after=ids[1]))[0] == ["c"]
     with pytest.raises(RequestError) as caught:

@@ -25,6 +25,7 @@ from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.scripted.script_calls import call_of
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
+from antiphon.adapters.formats.token_cache import token_array
 from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -203,7 +204,7 @@ class ScriptedRenderer(Renderer):
         key = digest_of(text)
         ids = self._tools.get(key)
         if ids is None:
-            ids = array("Q", _encode(text.decode()))
+            ids = token_array(_encode(text.decode()))
             self._tools.put(key, ids, len(ids) * ids.itemsize)
         return ids
 

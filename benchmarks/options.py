@@ -1,11 +1,12 @@
-"""Measure what it costs to look into a server: the same requests with logs, metrics and traces.
+"""Measure what options of a server cost: logs, metrics, traces, keys and limits.
 
-    python -m benchmarks.observability [VARIANT ...]
+    python -m benchmarks.options [VARIANT ...]
 
-Each variant runs beside a server with everything off, in its own process, and both get requests in
-turn. The ratios of their CPU times are computed within each round. BENCH_ROUNDS (5) and
-BENCH_REQUESTS (512 streams per round) set the length. It fails if everything together costs more
-than 5 % of a streamed token or of a request of 256 tokens without a stream.
+Each variant runs beside a server without options, in its own process, and both get requests in
+turn. The ratios of their CPU times are computed within each round; those of `nothing` show by how
+much equal servers differ. BENCH_ROUNDS (5) and BENCH_REQUESTS (512 streams per round) set the
+length. It fails if `everything` costs more than 5 % of a streamed token or of a request of 256
+tokens without a stream: logs, metrics and traces together.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ import statistics
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from antiphon.adapters.ids import new_id
+from antiphon.adapters.keys.file import append
+from antiphon.application.resources.keys import create_key
+from antiphon.domain.limits import KeyPolicy, parse_limits
 from benchmarks.load import LoadFailed
 from benchmarks.run import antiphon, measure_round, spread, warm_up
 from benchmarks.server_process import Server, StartFailed
@@ -29,12 +35,17 @@ MODEL = "scripted-chat"
 LOGS = ("--log-level", "info", "--log-format", "json")
 METRICS = ("--metrics",)
 TRACES = ("--otlp-endpoint", "COLLECTOR")
+KEYS = ("--auth", "on", "--keys-file", "FILE")
+LIMITS = ("requests/min=1M", "requests/day=1G", "tokens/min=1G", "tokens/day=1G", "runs=1000")
 VARIANTS: Mapping[str, Sequence[str]] = {
+    "nothing": (),
     "logs": LOGS,
     "metrics": METRICS,
     "traces": TRACES,
     "everything": (*LOGS, *METRICS, *TRACES, "--keep-traces", "failed"),
     "kept traces": ("--keep-traces", "all"),
+    "keys": KEYS,
+    "limits": KEYS,
 }
 MAX_RATIO = 1.05
 """What `everything` may cost, of a streamed token and of a request without a stream."""
@@ -59,7 +70,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     summary, _, more = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.observability",
+        prog="python -m benchmarks.options",
         description=summary,
         epilog=more,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,9 +84,14 @@ def _arguments() -> argparse.Namespace:
 def _measure(name: str, folder: Path, rounds: int, requests: int) -> Mapping[str, list[float]]:
     """Return the ratios of one variant, one of each round, by what they are of."""
     measured: dict[str, list[float]] = {"token": [], "plain request": []}
+    folder.mkdir(parents=True)
+    file = folder / "keys.toml"
+    key = _write_key(file, *(LIMITS if name == "limits" else ()))
     with _collector() as url:
-        options = [url if option == "COLLECTOR" else option for option in VARIANTS[name]]
+        values = {"COLLECTOR": url, "FILE": str(file)}
+        options = [values.get(option, option) for option in VARIANTS[name]]
         with antiphon(MODEL, folder / "off") as off, antiphon(MODEL, folder / "on", *options) as on:
+            on.key = key if "--auth" in options else ""
             servers: Sequence[Server] = (on, off)
             for each in servers:
                 warm_up(each, MODEL)
@@ -84,6 +100,14 @@ def _measure(name: str, folder: Path, rounds: int, requests: int) -> Mapping[str
                 measured["token"].append(ours.token_us / bare.token_us)
                 measured["plain request"].append(ours.plain_request_ms / bare.plain_request_ms)
     return measured
+
+
+def _write_key(file: Path, *limits: str) -> str:
+    """Add a key with these limits to a file, and return it."""
+    policy = KeyPolicy(limits=parse_limits(limits))
+    key, record = create_key("bench", "bench", new_id=new_id, now=time.time, policy=policy)
+    append(file, record)
+    return key
 
 
 def _report(name: str, measured: Mapping[str, list[float]]) -> bool:

@@ -1,0 +1,138 @@
+"""A long history is read in pages: it holds up no other tenant, whatever store has it.
+
+`pytest -s` prints what was seen. ANTIPHON_TEST_HISTORY is the number of items.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.faults.conftest import STORES
+from tests.security.other_tenant import Attack, client_of, compare, make_keys, request_of
+from tests.security.server_probe import ProbedServer, probe_server
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+ITEMS = int(os.environ.get("ANTIPHON_TEST_HISTORY", "18000"))
+AT_ONCE = 9000
+"""One request may have 10,000 items."""
+
+READERS = 40
+MODEL = "scripted-chat"
+SLACK_S = 0.03
+"""What a short request may wait in addition, as in test_other_tenants_waits."""
+
+LONG_SLACK_S = 0.5
+"""What a request of 40 ms may wait in addition: 1.4 s when threads had one queue for everybody."""
+
+MAX_PAGE_S = 0.02
+"""A page of 20 items took 30 to 160 ms when the whole history was read for it."""
+
+
+class Tenants:
+    """A server with a long history of one of its two tenants, in a conversation and in a chain."""
+
+    def __init__(self, server: ProbedServer, greedy: httpx.Client, other: httpx.Client) -> None:
+        self.server = server
+        self.greedy = greedy
+        self.other = other
+        response, conversation = _tell_a_long_story(greedy)
+        self.pages = [f"/responses/{response}/input_items", f"/conversations/{conversation}/items"]
+        self.items = self.pages[1]
+
+
+@pytest.fixture(scope="module", params=STORES)
+def tenants(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tenants]:
+    folder = tmp_path_factory.mktemp(request.param)
+    keys, options = make_keys(folder)
+    with (
+        STORES[request.param](folder) as address,
+        probe_server(folder, "--store", address, *options) as server,
+        client_of(server, keys["greedy"]) as greedy,
+        client_of(server, keys["other"]) as other,
+    ):
+        yield Tenants(server, greedy, other)
+
+
+def _tell_a_long_story(client: httpx.Client) -> tuple[str, str]:
+    """Return a response and a conversation whose histories have ITEMS items each."""
+    conversation = client.post("/conversations", json={}).raise_for_status().json()["id"]
+    response = None
+    for start in range(0, ITEMS, AT_ONCE):
+        items = [{"role": "user", "content": "hi"}] * min(AT_ONCE, ITEMS - start)
+        body = {"model": MODEL, "input": items, "truncation": "auto"}
+        chained = {**body, "previous_response_id": response}
+        response = client.post("/responses", json=chained).raise_for_status().json()["id"]
+        talked = {**body, "conversation": conversation}
+        client.post("/responses", json=talked).raise_for_status()
+    assert response is not None
+    return response, conversation
+
+
+def test_others_do_not_wait_while_a_long_history_is_listed(
+    tenants: Tenants, tmp_path: Path
+) -> None:
+    attacks = [
+        Attack(request_of(tenants.greedy, "GET", path), READERS // 2) for path in tenants.pages
+    ]
+    kept = tenants.other.post("/responses", json={"model": MODEL, "input": "hi"}).json()["id"]
+    work = lambda: tenants.other.get(f"/responses/{kept}").raise_for_status()  # noqa: E731
+    with tenants.server.watch() as seen:
+        compare(tenants.server, tmp_path, work, attacks).check("a response", slack_s=SLACK_S)
+    assert seen.freeze_s < seen.max_freeze_s
+
+
+def test_others_do_not_wait_while_a_long_conversation_grows(
+    tenants: Tenants, tmp_path: Path
+) -> None:
+    item = {"type": "message", "role": "user", "content": "hi"}
+    body = {"items": [item, {**item, "id": "msg_odd"}]}
+    refused = {"items": [item, {**item, "id": tenants.greedy.get(tenants.items).json()["last_id"]}]}
+    assert tenants.greedy.post(tenants.items, json=body).status_code == 200
+    assert tenants.greedy.post(tenants.items, json=refused).status_code == 400
+    attack = Attack(request_of(tenants.greedy, "POST", tenants.items, json=refused), READERS)
+    work = lambda: tenants.other.post("/conversations", json={}).raise_for_status()  # noqa: E731
+    with tenants.server.watch() as seen:
+        compare(tenants.server, tmp_path, work, [attack]).check("a conversation", slack_s=SLACK_S)
+    assert seen.freeze_s < seen.max_freeze_s
+
+
+def test_a_page_costs_what_it_has(tenants: Tenants) -> None:
+    for path in tenants.pages:
+        whole = 0
+        for order in ("asc", "desc"):
+            page = tenants.greedy.get(path, params={"order": order, "limit": 100}).json()
+            whole += len(page["data"])
+            after = page["data"][-1]["id"]
+            following = {"order": order, "limit": 20, "after": after}
+            waits = []
+            for _ in range(9):
+                answer = tenants.greedy.get(path, params=following)
+                assert len(answer.json()["data"]) == 20
+                waits.append(answer.elapsed.total_seconds())
+            print(f"\n{path[:16]} {order}: {sorted(waits)[4] * 1000:.1f} ms")
+            assert sorted(waits)[4] < MAX_PAGE_S
+        assert whole == 200
+
+
+# The last one: what a thread has begun goes on for a while when its client has left.
+def test_others_hardly_wait_while_a_long_history_is_continued(
+    tenants: Tenants, tmp_path: Path
+) -> None:
+    response = tenants.pages[0].split("/")[2]
+    continued = {"model": MODEL, "input": "hi", "previous_response_id": response, "store": False}
+    continued["truncation"] = "auto"
+    attacks = [
+        Attack(request_of(tenants.greedy, "POST", "/responses", json=continued), READERS // 2)
+    ]
+    items = [{"role": "user", "content": "word " * 100}] * 600
+    body = {"model": MODEL, "input": items, "store": False}
+    work = lambda: tenants.other.post("/responses", json=body).raise_for_status()  # noqa: E731
+    waits = compare(tenants.server, tmp_path, work, attacks, rounds=1)
+    waits.check("a request of 300 KB", slack_s=LONG_SLACK_S)
