@@ -7,7 +7,7 @@ The line with the progress begins with a `#`. A decoded event is encoded to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -24,6 +24,9 @@ CHECKSUM_BYTES = 9
 
 PROGRESS_MARK = b"#"
 """Begins the line with the progress; no event's JSON does."""
+
+PORTION_BYTES = 256 * 1024
+"""So much is decoded at a time, and the rest of the last line."""
 
 lines_of = msgspec.json.Encoder().encode_lines
 """Events -> their lines, as bytes."""
@@ -42,8 +45,10 @@ def make_chunk(first: int, count: int, lines: Iterable[bytes], progress: bytes =
 
     `progress` are the records of the run's progress since the chunk before.
     """
-    body = b"".join([*lines, PROGRESS_MARK, progress] if progress else lines)
-    return EventChunk(first=first, count=count, body=b"%08x\n%b" % (crc32(body), body))
+    parts = [*lines, PROGRESS_MARK, progress] if progress else [*lines]
+    checksum = reduce(lambda checksum, part: crc32(part, checksum), parts, 0)
+    # One join, for which other threads may run if it is long.
+    return EventChunk(first=first, count=count, body=b"".join([b"%08x\n" % checksum, *parts]))
 
 
 def progress_of(chunk: EventChunk) -> bytes:
@@ -54,13 +59,13 @@ def progress_of(chunk: EventChunk) -> bytes:
 
 def decode_chunk(chunk: EventChunk) -> list[Event]:
     """Return the events of a chunk. Raises: CorruptLog."""
-    lines = memoryview(chunk.body)[CHECKSUM_BYTES:]
-    if chunk.body[:CHECKSUM_BYTES] != b"%08x\n" % crc32(lines):
+    body = chunk.body
+    if body[:CHECKSUM_BYTES] != b"%08x\n" % crc32(memoryview(body)[CHECKSUM_BYTES:]):
         raise CorruptLog(f"The events from number {chunk.first} have a wrong checksum.")
-    if progress := progress_of(chunk):
-        lines = lines[: -len(progress) - len(PROGRESS_MARK)]
+    progress = progress_of(chunk)
+    end = len(body) - (len(PROGRESS_MARK) + len(progress) if progress else 0)
     try:
-        events: list[Event] = _decode_lines(lines)
+        events = [*_decode_in_portions(body, CHECKSUM_BYTES, end)]
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise CorruptLog(f"The events from number {chunk.first} cannot be decoded: {exc}") from exc
     numbers = [event.sequence_number for event in events]
@@ -69,3 +74,12 @@ def decode_chunk(chunk: EventChunk) -> list[Event]:
             f"A chunk of {chunk.count} events from number {chunk.first} has other numbers."
         )
     return events
+
+
+def _decode_in_portions(body: bytes, start: int, end: int) -> Iterator[Event]:
+    # The interpreter may switch threads between two portions, not while it decodes one.
+    while start < end:
+        line_break = body.find(b"\n", start + PORTION_BYTES, end)
+        stop = end if line_break < 0 else line_break + 1
+        yield from _decode_lines(memoryview(body)[start:stop])
+        start = stop

@@ -7,13 +7,14 @@ has the log in the store (docs/decisions/0032): readers see events after they ar
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from antiphon.application.ports import EventChunk, EventLog, Lease, Store, WebhookDelivery
-from antiphon.application.runs.event_chunks import lines_of, make_chunk
+from antiphon.application.runs.event_chunks import PORTION_BYTES, lines_of, make_chunk
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.errors import LeaseLost, NotFound
@@ -23,6 +24,9 @@ from antiphon.domain.response import Response
 MAX_EVENTS = 4096
 MAX_BYTES = 1 << 20
 """How much may wait for a slow store before the run itself waits."""
+
+PAUSE_S = 0.001
+"""After each long event: a request of another client needs a few iterations of the event loop."""
 
 DELTA_TYPES = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
 """Events that may be written later: no client acts on a single one."""
@@ -92,26 +96,53 @@ class ForegroundJournal(Journal):
 
 
 class _EventBuffer:
-    """Events that wait to be written, encoded once."""
+    """Events that wait to be written, each encoded once.
+
+    Deltas are encoded as they come. Other events may repeat a whole answer, megabytes with its log
+    probabilities, so `encode_rest` encodes them one by one, and other tasks run in between.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.lines: list[bytes] = []
-        self.size = 0
+        self._rest: deque[Event] = deque()
+        """Events that are not encoded yet; they follow `events`."""
+        self._lines: list[bytes] = []
+        self._size = 0
 
-    def add(self, events: Sequence[Event]) -> None:
-        lines = lines_of(events)
-        self.events += events
-        self.lines.append(lines)
-        self.size += len(lines)
+    def __bool__(self) -> bool:
+        return bool(self.events or self._rest)
+
+    def add(self, events: Sequence[Event], *, only_deltas: bool = False) -> None:
+        if only_deltas and not self._rest:
+            self._encode(events)
+        else:
+            self._rest.extend(events)
+
+    async def encode_rest(self) -> None:
+        """Canceling this loses nothing."""
+        while self._rest:
+            size = self._size
+            self._encode([self._rest.popleft()])
+            if self._size - size > PORTION_BYTES:
+                await asyncio.sleep(PAUSE_S)
 
     @property
     def is_full(self) -> bool:
-        return self.size > MAX_BYTES or len(self.events) > MAX_EVENTS
+        return self._size > MAX_BYTES or len(self.events) > MAX_EVENTS
+
+    def all_events(self) -> list[Event]:
+        return [*self.events, *self._rest]
 
     def to_chunk(self, progress: bytes = b"") -> EventChunk:
+        """Return all events as a chunk. There is no rest."""
         first = self.events[0].sequence_number
-        return make_chunk(first, len(self.events), self.lines, progress)
+        return make_chunk(first, len(self.events), self._lines, progress)
+
+    def _encode(self, events: Sequence[Event]) -> None:
+        lines = lines_of(events)
+        self.events += events
+        self._lines.append(lines)
+        self._size += len(lines)
 
 
 class DurableJournal(Journal):
@@ -151,10 +182,10 @@ class DurableJournal(Journal):
         self._waiter: asyncio.Future[None] | None = None
 
     async def append(self, events: Sequence[Event]) -> None:
-        if events:
-            self._buffer.add(events)
-        self._schedule_write()
         only_deltas = DELTA_TYPES.issuperset(map(type, events))
+        if events:
+            self._buffer.add(events, only_deltas=only_deltas)
+        self._schedule_write()
         while self._error is None and (
             self._buffer.is_full or (self._has_unwritten and not only_deltas)
         ):
@@ -170,7 +201,8 @@ class DurableJournal(Journal):
         if isinstance(self._error, LeaseLost):
             return False
         last_events = _EventBuffer()
-        last_events.add([*self._buffer.events, *end])
+        last_events.add([*self._buffer.all_events(), *end])
+        await last_events.encode_rest()
         finish = _RetryableFinish(
             self._store, self._lease, response, last_events.to_chunk(), deliveries
         )
@@ -203,12 +235,12 @@ class DurableJournal(Journal):
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._buffer.events) or self._unconfirmed is not None
+        return bool(self._buffer) or self._unconfirmed is not None
 
     def _schedule_write(self) -> None:
         is_scheduled = self._timer is not None or self._write is not None
         is_over = self._is_finishing or self._error is not None
-        if is_scheduled or is_over or not self._buffer.events:
+        if is_scheduled or is_over or not self._buffer:
             return
         wait_s = self._next_write_at - self._loop.time()
         if wait_s > 0:
@@ -219,13 +251,14 @@ class DurableJournal(Journal):
     def _start_write(self) -> None:
         self._timer = None
         self._next_write_at = self._loop.time() + self._write_every_s
-        buffer, self._buffer = self._buffer, _EventBuffer()
-        self._unconfirmed = buffer.to_chunk(self._take_progress()), buffer.events
         # A separate task: cancelling the run must not cancel its write.
-        self._write = self._loop.create_task(self._write_unconfirmed())
+        self._write = self._loop.create_task(self._write_buffer())
 
-    async def _write_unconfirmed(self) -> None:
+    async def _write_buffer(self) -> None:
         try:
+            await self._buffer.encode_rest()
+            buffer, self._buffer = self._buffer, _EventBuffer()
+            self._unconfirmed = buffer.to_chunk(self._take_progress()), buffer.events
             with self._recorder.time_store_write():
                 await retry(self._send, self._retry_s, on_failure=self._recorder.note_store_failure)
         except Exception as exc:  # whatever a store raises: `append` raises it again

@@ -13,6 +13,7 @@ from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store
 from antiphon.application.progress.records import AnyRecord, decode_records
 from antiphon.application.runs.event_chunks import decode_chunk, progress_of
 from antiphon.application.support.retry import retry
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import CorruptLog, NotFound, StoreError
 from antiphon.domain.events import TERMINAL, Error, Event
 from antiphon.domain.response import TERMINAL as TERMINAL_STATUSES
@@ -47,18 +48,19 @@ async def read_log(store: Store, tenant: str, response_id: str) -> StoredLog:
         after = events[-1].sequence_number if events else -1
         log_slice = await store.events(tenant, response_id, after=after)
         for chunk in log_slice.chunks:
-            events += _events_after(events[-1].sequence_number if events else -1, chunk)
+            events += await _events_after(events[-1].sequence_number if events else -1, chunk)
             if progress := progress_of(chunk):
                 records += decode_records(progress)
         if log_slice.ends or not log_slice.chunks:
             return StoredLog(events=events, records=records)
 
 
-def _events_after(last: int, chunk: EventChunk) -> list[Event]:
+async def _events_after(last: int, chunk: EventChunk) -> list[Event]:
     """Return the chunk's events after number `last`. Raises: CorruptLog."""
     if chunk.first > last + 1:
         raise CorruptLog(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
-    return decode_chunk(chunk)[last + 1 - chunk.first :]
+    events = await run_in_thread(len(chunk.body), decode_chunk, chunk)
+    return events[last + 1 - chunk.first :]
 
 
 async def log_of(store: Store, tenant: str, response_id: str) -> Sequence[Event]:
@@ -126,7 +128,8 @@ class StoredEvents(EventBatches):
     async def _wait_for_events(self) -> None:
         while not self._ready and not self._is_over:
             if self._chunks:
-                self._decode(self._chunks.popleft())
+                await self._decode(self._chunks[0])
+                self._chunks.popleft()
             elif self._has_last_chunk:
                 await self._check_end()
                 self._is_over = True
@@ -143,7 +146,7 @@ class StoredEvents(EventBatches):
         if self._last == self._after >= 0:
             before = self._after - 1
             log_slice = await self._read_log(before)
-            events = [e for chunk in log_slice.chunks for e in _events_after(before, chunk)]
+            events = [e for chunk in log_slice.chunks for e in await _events_after(before, chunk)]
             is_past_end = not events or isinstance(events[-1], TERMINAL)
         if not is_past_end:
             raise CorruptLog(f"The log has no end after number {self._last}.")
@@ -158,8 +161,8 @@ class StoredEvents(EventBatches):
         self._chunks.extend(log_slice.chunks)
         self._has_last_chunk = log_slice.ends
 
-    def _decode(self, chunk: EventChunk) -> None:
-        events = _events_after(self._last, chunk)
+    async def _decode(self, chunk: EventChunk) -> None:
+        events = await _events_after(self._last, chunk)
         if events:
             self._ready.extend(events)
             self._last = events[-1].sequence_number

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -133,6 +133,31 @@ def error_headers(exc: Exception) -> Mapping[str, str]:
     return {**exc.headers, **retry}
 
 
+Handler = Callable[[HttpRequest, Any], Response[bytes]]
+
+
+def _then_forget_frames(handle: Handler) -> Handler:
+    """Return a handler that frees the frames of the error, and with them the request's body.
+
+    Request and error refer to each other, so the body, perhaps megabytes, would stay until the
+    interpreter next looks for such cycles.
+    """
+
+    def handle_and_forget(request: HttpRequest, exc: BaseException) -> Response[bytes]:
+        response = handle(request, exc)
+        forget_frames(exc)
+        return response
+
+    return handle_and_forget
+
+
+def forget_frames(exc: BaseException | None) -> None:
+    """Take the stack traces from an error that needs none anymore, and from its causes."""
+    while exc is not None and exc.__traceback__ is not None:
+        exc.__traceback__ = None
+        exc = exc.__cause__ or exc.__context__
+
+
 class ExceptionHandlers:
     """The app's exception handlers. `stacks` logs the stack trace of every error response."""
 
@@ -143,9 +168,9 @@ class ExceptionHandlers:
     @property
     def handlers(self) -> dict[Any, Any]:
         return {
-            er.AntiphonError: self.handle_antiphon_error,
-            HTTPException: self.handle_http_exception,
-            Exception: self.handle_unexpected_error,
+            er.AntiphonError: _then_forget_frames(self.handle_antiphon_error),
+            HTTPException: _then_forget_frames(self.handle_http_exception),
+            Exception: _then_forget_frames(self.handle_unexpected_error),
         }
 
     def handle_antiphon_error(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:

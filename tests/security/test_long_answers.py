@@ -19,7 +19,8 @@ pytestmark = pytest.mark.faults
 
 ROUNDS = int(os.environ.get("ANTIPHON_TEST_LONG_ANSWERS", "4"))
 LIMIT_S = 120
-ENDLESS = {"model": "scripted-chat", "input": "hi", "ignore_eos": True}
+USUAL = {"model": "scripted-chat", "input": "hi"}
+ENDLESS = {**USUAL, "ignore_eos": True}
 LOGPROBS = {"top_logprobs": 20, "include": ["message.output_text.logprobs"]}
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -28,6 +29,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "logprobs": {**ENDLESS, **LOGPROBS},
     "logprobs, unstored": {**ENDLESS, **LOGPROBS, "store": False},
     "stream of logprobs": {**ENDLESS, **LOGPROBS, "stream": True},
+    "background": {**ENDLESS, **LOGPROBS, "stream": True, "background": True},
 }
 
 
@@ -43,7 +45,7 @@ def test_a_very_long_answer_freezes_nobody_and_leaves_no_memory(
 ) -> None:
     with httpx.Client(base_url=server.url, timeout=LIMIT_S) as client:
         with server.watch() as usual:
-            _send(client, {"model": "scripted-chat", "input": "hi", "stream": True}, times=100)
+            _send(client, {**USUAL, "stream": True}, times=100)
         _send(client, KINDS[kind], times=ROUNDS)
         with server.watch() as seen:
             _send(client, KINDS[kind], times=ROUNDS)
@@ -62,3 +64,5 @@ def _send(client: httpx.Client, body: Mapping[str, Any], *, times: int) -> None:
             assert answer.status_code == 200
             for _ in answer.iter_raw():
                 pass
+    # The events of the last response are kept until the next one begins.
+    assert client.post("/v1/responses", json=USUAL).is_success

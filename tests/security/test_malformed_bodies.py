@@ -44,7 +44,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     reads: tuple[str, ...] = ()
 
 
-ASKED = {"model": MODEL, "input": "hi"}
+# Answers without an end, which `ignore_eos` makes, are the subject of test_long_answers.
+ASKED = {"model": MODEL, "input": "hi", "max_output_tokens": 1000}
 ITEMS = {"items": [{"role": "user", "content": "hi"}]}
 
 ENDPOINTS = (
@@ -54,9 +55,14 @@ ENDPOINTS = (
         ASKED,
         ("/v1/responses/{id}", "/v1/responses/{id}/input_items"),
     ),
-    Endpoint("/v1/responses", r.CreateResponse, {"model": MODEL}, ("/v1/responses/{id}",)),
+    Endpoint(
+        "/v1/responses",
+        r.CreateResponse,
+        {"model": MODEL, "max_output_tokens": 1000},
+        ("/v1/responses/{id}",),
+    ),
     Endpoint("/v1/responses", r.CreateResponse, {**ASKED, "stream": True}),
-    Endpoint("/v1/responses", r.CreateResponse, {"model": "scripted-harmony"}),
+    Endpoint("/v1/responses", r.CreateResponse, {**ASKED, "model": "scripted-harmony"}),
     Endpoint("/v1/responses/input_tokens", r.CreateResponse, ASKED),
     Endpoint("/v1/responses/compact", r.CreateResponse, ASKED),
     Endpoint(
