@@ -42,7 +42,7 @@ from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import Acceptor, Listeners
 from antiphon.entrypoints.log_format import set_up_logs
-from antiphon.entrypoints.memory import keep_little_free_memory
+from antiphon.entrypoints.memory import keep_little_free_memory, trimming_memory
 from antiphon.entrypoints.process import Process
 from antiphon.entrypoints.relaying import start_relay
 from antiphon.entrypoints.seal_key import start_sealing
@@ -179,6 +179,7 @@ def run(settings: Settings, process: Process | None = None, peers: Peers | None 
     keep_little_free_memory()
     with (
         configure_vllm_logs(settings.log_level, settings.log_format),
+        trimming_memory(),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):

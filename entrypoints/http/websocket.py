@@ -34,7 +34,13 @@ from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decode_body, redact_body
 from antiphon.entrypoints.http.dialects import dialect_or_default
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER, error_fields, error_json
+from antiphon.entrypoints.http.errors import (
+    RETRY_AFTER_S,
+    RETRY_LATER,
+    error_fields,
+    error_json,
+    forget_frames,
+)
 from antiphon.entrypoints.http.frame_queue import FrameBudget
 from antiphon.entrypoints.http.request_log import log_message
 from antiphon.entrypoints.http.requests import (
@@ -149,6 +155,7 @@ class WebSocketSession:
             raise
         except Exception as exc:
             await self._refuse(exc, lane)
+            forget_frames(exc)
             await self._slow_down(exc)
 
     async def _dispatch(self, kind: Any, lane: Lane, body: bytes) -> None:
@@ -197,6 +204,7 @@ class WebSocketSession:
         except Exception as exc:
             self._continuations.evict(lane, request.previous_response_id)
             await self._refuse(exc, lane)
+            forget_frames(exc)
             await self._slow_down(exc)
         finally:
             self._lanes.leave(lane)

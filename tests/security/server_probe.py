@@ -32,6 +32,7 @@ BUSY_FACTOR = 3.0
 """How many times the idle machine's longest wait may pass before the server is to blame."""
 
 CALM_S = 0.5
+GIVE_BACK_S = 8.0
 
 
 class Observation(msgspec.Struct):
@@ -90,10 +91,19 @@ class ProbedServer:
         before, peak_before = self._memory("VmRSS"), self._memory("VmHWM")
         yield seen
         seen.freeze_s = self._read_wait()
-        seen.growth_bytes = self._memory("VmRSS") - before
+        seen.growth_bytes = self._growth_since(before)
         peak = self._memory("VmHWM")
         seen.peak_growth_bytes = peak - before if peak > peak_before else 0
         print(f"\n{seen}")
+
+    def _growth_since(self, before: int) -> int:
+        """Return the growth that stays: the server gives free memory back every few seconds."""
+        deadline = time.monotonic() + GIVE_BACK_S
+        while True:
+            growth = self._memory("VmRSS") - before
+            if growth < MAX_GROWTH_BYTES / 2 or time.monotonic() > deadline:
+                return growth
+            time.sleep(0.1)
 
     def _read_wait(self) -> float:
         """Return the longest wait since the last call, in seconds."""
