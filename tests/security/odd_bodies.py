@@ -60,7 +60,10 @@ class OddBodies:
         """Return a body, most often JSON."""
         rng = self._rng
         self._oddness = rng.choice((0.0, 0.02, 0.1, 0.3))
-        value = {**self._struct(kind, 0, sparse=0.85), **(deepcopy(base) if rng.random() < 0.9 else {})}
+        value = {
+            **self._struct(kind, 0, sparse=0.85),
+            **(deepcopy(base) if rng.random() < 0.9 else {}),
+        }
         for _ in range(rng.choice((0, 1, 1, 2))):
             self._spoil(value)
         body = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")

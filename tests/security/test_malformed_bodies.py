@@ -189,8 +189,8 @@ def test_malformed_bodies_leave_no_memory_and_stall_nobody(
 ) -> None:
     rng = random.Random(CASES)
     with closing(Client(server)) as client:
-        # What the first requests load is no growth: Harmony's vocabulary (50 MB), and the pages that
-        # each connection of the store keeps, up to 2 MB.
+        # What the first requests load is no growth: Harmony's vocabulary (50 MB), and the pages
+        # that each connection of the store keeps, up to 2 MB.
         _send_usual(client, requests=1, model="scripted-harmony")
         _send_all(client, names, rng, cases=CASES // len(ENDPOINTS))
         with server.watch() as usual:
