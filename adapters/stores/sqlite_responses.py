@@ -371,7 +371,7 @@ def _unavailable_error(tenant: str, conversation_id: str, db: apsw.Connection) -
 
 def item_rows(tenant: str, response_id: str, kind: int, items: Sequence[StoredItem]) -> list[Row]:
     return [
-        (tenant, response_id, kind, position, item.id or None, bytes(item.raw))
+        (tenant, response_id, kind, position, item.id or None, memoryview(item.raw))
         for position, item in enumerate(items)
     ]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
@@ -13,6 +14,13 @@ from antiphon.domain import events as e
 from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.content import Annotation, Logprob, OutputText, Refusal
 from antiphon.domain.items import Message
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _encode_logprob(logprob: Logprob) -> Raw:
+    """Encode once what four events and the stored item repeat: up to 100,000 of them at a time."""
+    return Raw(_encode(logprob))
 
 
 class MessageBuilder:
@@ -25,7 +33,7 @@ class MessageBuilder:
         self._parts: list[OutputText | Refusal] = []
         self._kind: type[OutputText | Refusal] | None = None
         self._text: list[str] = []
-        self._logprobs: list[Logprob] = []
+        self._logprobs: list[Raw] = []
         self._annotations: list[Annotation] = []
         self.item = Message(
             id=context.new_id("msg"),
@@ -64,7 +72,7 @@ class MessageBuilder:
     def _add_text(self, delta: d.TextDelta) -> e.Event:
         self._text.append(delta.text)
         if delta.logprobs:
-            self._logprobs.extend(delta.logprobs)
+            self._logprobs.extend(map(_encode_logprob, delta.logprobs))
         return e.TextDelta(
             item_id=self._id,
             output_index=self._index,
@@ -106,7 +114,7 @@ class MessageBuilder:
             part = Refusal(refusal=text)
             done = e.RefusalDone(refusal=text, **place)
         else:
-            logprobs = tuple(self._logprobs)
+            logprobs: tuple[Any, ...] = tuple(self._logprobs)  # JSON, where events have Logprob
             part = OutputText(
                 text=text,
                 annotations=tuple(self._annotations),

@@ -134,7 +134,7 @@ def merge_deltas(events: Sequence[e.Event]) -> list[Any]:
                 assert items[index].id == item.id
                 items[index] = item
     for (index, where, part), text in texts.items():
-        final = msgspec.to_builtins(items[index])
+        final = msgspec.json.decode(msgspec.json.encode(items[index]))
         if where == "content":
             final_part = final["content"][part]
             assert final_part.get("text", final_part.get("refusal")) == text
