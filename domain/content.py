@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.domain.bounds import Long, Text
 from antiphon.domain.json import Json
@@ -99,12 +99,13 @@ class OutputText(Part, frozen=True, kw_only=True, tag="output_text"):
     """Text that a model wrote.
 
     The server writes AnyAnnotation and Logprob. Annotations that a client sends back may be of any
-    kind, because no rule reads them and the API adds new kinds every few months.
+    kind, because no rule reads them and the API adds new kinds every few months. Log probabilities
+    stay JSON, because no rule reads them and there may be 100,000 of them.
     """
 
     text: Text
     annotations: Long[Any] | None = ()
-    logprobs: Long[Any] | None = ()
+    logprobs: Long[Raw] | None = ()
 
 
 class Refusal(Part, frozen=True, kw_only=True, tag="refusal"):

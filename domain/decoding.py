@@ -16,10 +16,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from antiphon.domain.bounds import Text
+from antiphon.domain.content import OutputText
 from antiphon.domain.errors import RequestError, missing_parameter
-from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
+from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference
 from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, RequestTool, UnknownTool
 
@@ -134,7 +136,7 @@ def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
     head = read(_decode_head, raw, path)
     kind = head.type
     if kind is None and head.role is not None:
-        return _decode_untagged(raw, Message, path)
+        return _normalize(_decode_untagged(raw, "message", path), path)
     if kind is None and head.id is not None:
         return ItemReference(id=head.id)
     if kind is None:
@@ -145,8 +147,27 @@ def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
             param=f"{path}.type",
             code="invalid_value",
         )
-    item: AnyItem = read(_decode_item[kind].decode, raw, path)
+    return _normalize(read(_decode_item[kind].decode, raw, path), path)
+
+
+def _normalize(item: AnyItem, path: str) -> AnyItem:
+    """Check the JSON that an item keeps as it is, and take the spaces out. Raises: RequestError."""
+    for name in ("content", "output"):
+        parts = getattr(item, name, None)
+        if type(parts) is tuple and any(map(_has_logprobs, parts)):
+            return replace(item, **{name: tuple(_normalize_part(part, path) for part in parts)})
     return item
+
+
+def _has_logprobs(part: Any) -> bool:
+    return type(part) is OutputText and bool(part.logprobs)
+
+
+def _normalize_part(part: Any, path: str) -> Any:
+    if not _has_logprobs(part):
+        return part
+    values = [read(msgspec.json.decode, raw, path) for raw in part.logprobs]
+    return replace(part, logprobs=tuple(Raw(msgspec.json.encode(value)) for value in values))
 
 
 def decode_tool(raw: Raw | bytes, path: str) -> RequestTool:
@@ -177,12 +198,12 @@ def read(decode: Any, raw: Raw | bytes, path: str, *, what: str = "The value") -
         ) from None
 
 
-def _decode_untagged(raw: Raw | bytes, kind: type[T], path: str) -> T:
+def _decode_untagged(raw: Raw | bytes, kind: str, path: str) -> AnyItem:
     # The one exception to decoding in two steps: an easy message has no type.
-    fields = read(msgspec.json.decode, raw, path)
-    tag = kind.__struct_config__.tag  # type: ignore[attr-defined]
-    result: T = read(lambda value: msgspec.convert(value, kind), fields | {"type": tag}, path)
-    return result
+    fields = read(_decode_fields, raw, path)
+    tagged = msgspec.json.encode(fields | {"type": kind})
+    item: AnyItem = read(_decode_item[kind].decode, tagged, path)
+    return item
 
 
 def _check_text(body: bytes) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.domain.content import (
     AnyAnnotation,
@@ -107,7 +107,8 @@ class TextDelta(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.o
 
 class TextDone(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.done"):
     text: str
-    logprobs: tuple[Logprob, ...] = ()
+    logprobs: tuple[Raw, ...] = ()
+    """JSON of Logprob: see OutputText."""
 
 
 class AnnotationAdded(

@@ -51,6 +51,14 @@ OWNER = "srv_a"
 TURNS = (TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1))
 
 
+LOGPROB = Logprob(
+    token="H",
+    logprob=-0.25,
+    bytes=(72,),
+    top_logprobs=(TopLogprob(token="h", logprob=-1e-9),),
+)
+
+
 EVERY_FIELD: dict[str, Any] = {
     "created_at": 1_790_000_000,
     "completed_at": 1_790_000_001,
@@ -91,14 +99,7 @@ EVERY_KIND_OF_OUTPUT: tuple[i.AnyItem, ...] = (
             OutputText(
                 text="Hé\u2028llo",
                 annotations=(UrlCitation(start_index=0, end_index=1, url="u", title="t"),),
-                logprobs=(
-                    Logprob(
-                        token="H",
-                        logprob=-0.25,
-                        bytes=(72,),
-                        top_logprobs=(TopLogprob(token="h", logprob=-1e-9),),
-                    ),
-                ),
+                logprobs=(Raw(msgspec.json.encode(LOGPROB)),),
             ),
             Refusal(refusal="no"),
         ),

@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from antiphon.application.ports import Clock, EventBatches, EventLog, WriteBatch
+from antiphon.application.support.event_batches import LONG_RUN, cut_batch
 from antiphon.application.support.fair_loop import LoopShare, current_share
 from antiphon.domain.errors import NotFound
-from antiphon.domain.events import TERMINAL, Event, ItemDone, PartDone, TextDone
+from antiphon.domain.events import TERMINAL, Event
 
 BATCH = 64
 """The most events that a reader gets before it yields to the event loop."""
@@ -28,14 +29,6 @@ JOIN_EVERY = 16
 """Every so many events, a reader waits some turns of the event loop to see if more events come."""
 JOIN_TURNS = 3
 """Turns of the event loop in which the events of a fast run join a batch, and so share a send."""
-
-
-LONG_RUN = 500
-"""From so many events on, events that repeat a whole text may be long, and a log takes long to
-free."""
-
-WHOLE = {TextDone, PartDone, ItemDone, *TERMINAL}
-"""Events that repeat what the deltas before them have said."""
 
 
 class _Log:
@@ -201,10 +194,9 @@ class _Reader(EventBatches):
     def take(self) -> Sequence[Event]:
         """Return the events that are ready, at most a batch of them."""
         first = self._next
-        batch = self._log.events[first : first + BATCH]
-        is_cut = len(batch) == BATCH
-        if self._next > LONG_RUN and (shorter := _cut_before_whole(batch)) < len(batch):
-            batch, is_cut = batch[:shorter], True
+        ready = self._log.events[first : first + BATCH]
+        batch = cut_batch(ready) if first > LONG_RUN else ready
+        is_cut = len(batch) == BATCH or len(batch) < len(ready)
         self._next = first + len(batch)
         self.joins = len(batch) > 1 or not self._next % JOIN_EVERY
         self._yields = is_cut
@@ -229,14 +221,6 @@ class _Reader(EventBatches):
             return await feed.released
         finally:
             log.feeds.remove(feed)
-
-
-def _cut_before_whole(batch: Sequence[Event]) -> int:
-    """Return how many events to read, so that each of the long ones is written by itself."""
-    for position, event in enumerate(batch):
-        if type(event) in WHOLE:
-            return max(1, position)
-    return len(batch)
 
 
 class MemoryEventLog(EventLog):

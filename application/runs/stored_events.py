@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from msgspec import Struct
 
 from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store, WriteBatch
 from antiphon.application.progress.records import AnyRecord, decode_records
 from antiphon.application.runs.event_chunks import decode_chunk, progress_of
+from antiphon.application.support.event_batches import cut_batch
 from antiphon.application.support.retry import retry
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import CorruptLog, NotFound, StoreError
@@ -117,8 +119,10 @@ class StoredEvents(EventBatches):
                 self._end_with_error(*await self._error_of(exc))
         if not self._ready:
             raise StopAsyncIteration
-        batch = [self._ready.popleft() for _ in range(min(MAX_BATCH, len(self._ready)))]
-        self._must_yield = len(batch) == MAX_BATCH
+        batch = cut_batch([*islice(self._ready, MAX_BATCH)])
+        for _ in batch:
+            self._ready.popleft()
+        self._must_yield = bool(self._ready)
         return batch
 
     async def aclose(self) -> None:

@@ -114,7 +114,7 @@ class MessageBuilder:
             part = Refusal(refusal=text)
             done = e.RefusalDone(refusal=text, **place)
         else:
-            logprobs: tuple[Any, ...] = tuple(self._logprobs)  # JSON, where events have Logprob
+            logprobs = tuple(self._logprobs)
             part = OutputText(
                 text=text,
                 annotations=tuple(self._annotations),

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from antiphon.domain import items as i
 from antiphon.domain.conversation import check_input, entries, entry, to_resource
@@ -165,6 +166,26 @@ def test_a_function_needs_only_a_name() -> None:
 
 def test_every_tool_type_of_the_api_is_known() -> None:
     assert {"function", "custom", "namespace", "mcp", "web_search", "shell"} <= set(TOOL_TYPES)
+
+
+@pytest.mark.parametrize(
+    "head",
+    ['"role": "assistant", "content"', '"type": "function_call_output", "call_id": "c", "output"'],
+)
+def test_log_probabilities_of_any_shape_are_kept_without_their_spaces(head: str) -> None:
+    logprobs = '[{\n  "token": "a\\n", "x": [1.50,\r\n null]}, 7]'
+    part = f'{{"type": "output_text", "text": "a", "logprobs": {logprobs}}}'
+    item: Any = decode_item(f"{{{head}: [{part}]}}".encode(), "input[0]")
+    part_of = (item.content if isinstance(item, i.Message) else item.output)[0]
+    assert part_of.logprobs == (Raw(b'{"token":"a\\n","x":[1.5,null]}'), Raw(b"7"))
+
+
+@pytest.mark.parametrize("head", ['"role"', '"type": "message", "role"'])
+def test_a_number_that_is_too_large_for_log_probabilities_is_refused(head: str) -> None:
+    part = '{"type": "output_text", "text": "a", "logp\\u0072obs": [1e999]}'
+    with pytest.raises(RequestError) as caught:
+        decode_item(f'{{{head}: "assistant", "content": [{part}]}}'.encode(), "input[0]")
+    assert caught.value.param == "input[0]"
 
 
 def test_an_item_that_the_server_made_can_be_sent_back() -> None:

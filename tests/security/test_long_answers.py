@@ -58,6 +58,30 @@ def test_a_very_long_answer_freezes_nobody_and_leaves_no_memory(
     assert seen.freeze_s < max(2 * seen.max_freeze_s, BUSY_FACTOR * usual.freeze_s)
 
 
+def test_reading_a_very_long_answer_again_freezes_nobody(tmp_path: Path) -> None:
+    with (
+        probe_server(tmp_path, "--store", "sqlite") as server,
+        httpx.Client(base_url=server.url, timeout=LIMIT_S) as client,
+    ):
+        client.post("/v1/responses", json={**ENDLESS, **LOGPROBS, "background": True})
+        created = client.get("/v1/responses").json()["data"][0]["id"]
+        stream = _read(client, created, stream=True)
+        # The next responses push its events out of the memory, so they are read from the store.
+        _send(client, USUAL, times=3)
+        with server.watch() as seen:
+            for _ in range(ROUNDS):
+                assert _read(client, created, stream=True) == stream
+                assert _read(client, created)["status"] == "incomplete"
+    assert seen.growth_bytes < MAX_GROWTH_BYTES
+    assert seen.freeze_s < 2 * seen.max_freeze_s
+
+
+def _read(client: httpx.Client, response_id: str, *, stream: bool = False) -> Any:
+    answer = client.get(f"/v1/responses/{response_id}", params={"stream": stream})
+    assert answer.status_code == 200
+    return answer.content if stream else answer.json()
+
+
 def _send(client: httpx.Client, body: Mapping[str, Any], *, times: int) -> None:
     for _ in range(times):
         with client.stream("POST", "/v1/responses", json=body) as answer:
