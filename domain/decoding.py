@@ -82,6 +82,14 @@ _decode_tool: Mapping[str, msgspec.json.Decoder[Any]] = {
 }
 
 
+_PARTS_OF: Mapping[type[Struct], str] = {
+    kind: name
+    for kind in ITEM_TYPES.values()
+    for name in ("content", "output")
+    if name in kind.__struct_fields__
+}
+"""The field of an item that has content parts, perhaps beside other types."""
+
 decode_any = msgspec.json.Decoder(float_hook=float).decode
 """Decode any valid JSON; a number such as 1e999, which is valid, becomes infinity."""
 
@@ -152,19 +160,18 @@ def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
 
 def _normalize(item: AnyItem, path: str) -> AnyItem:
     """Check the JSON that an item keeps as it is, and take the spaces out. Raises: RequestError."""
-    for name in ("content", "output"):
-        parts = getattr(item, name, None)
-        if type(parts) is tuple and any(map(_has_logprobs, parts)):
-            return replace(item, **{name: tuple(_normalize_part(part, path) for part in parts)})
+    name = _PARTS_OF.get(type(item))
+    parts = getattr(item, name) if name else None
+    if type(parts) is tuple:
+        for part in parts:
+            if type(part) is OutputText and part.logprobs:
+                changed = tuple(_normalize_part(part, path) for part in parts)
+                return replace(item, **{str(name): changed})
     return item
 
 
-def _has_logprobs(part: Any) -> bool:
-    return type(part) is OutputText and bool(part.logprobs)
-
-
 def _normalize_part(part: Any, path: str) -> Any:
-    if not _has_logprobs(part):
+    if type(part) is not OutputText or not part.logprobs:
         return part
     values = [read(msgspec.json.decode, raw, path) for raw in part.logprobs]
     return replace(part, logprobs=tuple(Raw(msgspec.json.encode(value)) for value in values))
