@@ -31,9 +31,12 @@ class FairThreads:
         self._threads = executor or ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._slots = FairQueue(threads, per_tenant=per_tenant)
 
-    async def run(self, tenant: str, work: Callable[..., T], *args: Any) -> T:
-        """Return `work(*args)`, or raise its error, once it is the tenant's turn."""
-        await self._slots.acquire(tenant)
+    async def run(self, tenant: str, work: Callable[..., T], *args: Any, priority: int = 0) -> T:
+        """Return `work(*args)`, or raise its error, once it is the tenant's turn.
+
+        Of a tenant's work, that with the lowest `priority` goes first.
+        """
+        await self._slots.acquire(tenant, priority=priority)
         result = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
         result.add_done_callback(partial(self._end, tenant))
         return await asyncio.shield(result)

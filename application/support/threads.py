@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
+from itertools import count
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -32,6 +34,10 @@ WALK_BYTES = 200
 MAX_THREADS = 2
 """One tenant's work is not held up by another's; more would only hold up the event loop."""
 
+_numbers = count()
+_order: ContextVar[int | None] = ContextVar("order_of_computation", default=None)
+"""The number of this request among those that compute."""
+
 _executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="computation")
 _threads_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, FairThreads] = WeakKeyDictionary()
 
@@ -44,10 +50,18 @@ async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs
 
 
 async def compute_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `work(*args)`, which computes for long and does not wait for anything."""
+    """Return `work(*args)`, which computes for long and does not wait for anything.
+
+    Of a tenant's requests, the one that came here first goes first in each of its steps. If each
+    step of all were done before the next one, all of them would hold what they decoded.
+    """
     loop = asyncio.get_running_loop()
     threads = _threads_of_loops.get(loop)
     if threads is None:
         threads = FairThreads(MAX_THREADS, per_tenant=MAX_THREADS - 1, executor=_executor)
         _threads_of_loops[loop] = threads
-    return await threads.run(current_tenant(), partial(work, *args, **kwargs))
+    order = _order.get()
+    if order is None:
+        order = next(_numbers)
+        _order.set(order)
+    return await threads.run(current_tenant(), partial(work, *args, **kwargs), priority=order)

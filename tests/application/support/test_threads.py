@@ -64,3 +64,24 @@ async def test_short_work_needs_no_thread() -> None:
     here = threading.get_ident()
     assert await run_in_thread(10, threading.get_ident) == here
     assert await run_in_thread(10**9, threading.get_ident) != here
+
+
+async def test_a_request_finishes_its_steps_before_much_younger_ones_begin() -> None:
+    done: list[tuple[int, int]] = []
+
+    async def take_steps(request: int) -> None:
+        await take_loop_share("busy")
+        for step in range(4):
+            await compute_in_thread(done.append, (request, step))
+
+    may_end = threading.Event()
+    first = start("busy", lambda: may_end.wait(20))
+    requests = [
+        asyncio.get_running_loop().create_task(take_steps(number), context=copy_context())
+        for number in range(6)
+    ]
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(first, *requests)
+    assert [request for request, step in done if step == 3] == [*range(6)]
+    assert done.index((0, 3)) < done.index((5, 0))
