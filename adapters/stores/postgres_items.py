@@ -19,9 +19,7 @@ from antiphon.adapters.stores.not_found import (
     item_not_found,
     response_not_found,
 )
-from antiphon.adapters.stores.postgres_rows import (
-    to_items,
-)
+from antiphon.adapters.stores.postgres_rows import to_items
 from antiphon.adapters.stores.postgres_server import PostgresServer, Row, columns
 from antiphon.application.ports import StoredItem, StorePageQuery
 from antiphon.application.support.threads import run_in_thread

@@ -52,11 +52,7 @@ from antiphon.domain.response_lists import ResponseSummary
 
 try:
     from antiphon.adapters.stores.redis_durability import UNKNOWN, durability_of
-    from antiphon.adapters.stores.redis_items import (
-        RedisItems,
-        to_items,
-        to_ref,
-    )
+    from antiphon.adapters.stores.redis_items import RedisItems, to_items, to_ref
     from antiphon.adapters.stores.redis_lists import RedisLists
     from antiphon.adapters.stores.redis_notifications import RedisNotifications
     from antiphon.adapters.stores.redis_scripts import RedisScripts
