@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from antiphon.adapters.formats.chat_template.delta_buffer import DeltaBuffer
 from antiphon.adapters.formats.chat_template.payloads import Calls
@@ -14,6 +14,15 @@ from antiphon.adapters.formats.tools import ToolNames, call_start, callable_tool
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.tools import ToolSpec
+
+
+class Prose(Protocol):
+    """The text around the calls."""
+
+    def start_call(self) -> None:
+        """End the text before a call that is about to be written."""
+
+    def write_prose(self, text: str, offset: int) -> None: ...
 
 
 class OfferedCalls(Calls):
@@ -28,16 +37,14 @@ class OfferedCalls(Calls):
         turn: Turn,
         markers: MarkerFinder,
         deltas: DeltaBuffer,
-        on_start: Callable[[], None],
-        write_prose: Callable[[str, int], None],
+        prose: Prose,
     ) -> None:
         self.tools = callable_tools(turn)
         self.markers = markers
         self._names = ToolNames(turn.tools, turn.choice)
         self._parallel = turn.parallel_tool_calls
         self._deltas = deltas
-        self._on_start = on_start
-        self._write_prose = write_prose
+        self._prose = prose
         self._has_started = False
         self._is_dropped = False
         self.has_dropped_calls = False
@@ -54,10 +61,10 @@ class OfferedCalls(Calls):
         return self.tools.get(name) or self._names.find(name.strip())
 
     def write_prose(self, text: str, offset: int) -> None:
-        self._write_prose(text, offset)
+        self._prose.write_prose(text, offset)
 
     def start(self, tool: ToolSpec, call_id: str | None = None) -> None:
-        self._on_start()
+        self._prose.start_call()
         self._is_dropped = self._has_started and not self._parallel
         self._has_started = True
         self.has_dropped_calls = self.has_dropped_calls or self._is_dropped

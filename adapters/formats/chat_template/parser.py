@@ -21,6 +21,7 @@ The rules are the same for every family; the family's row says which markers the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -64,9 +65,10 @@ class ChatTemplateParser(Parser):
         self._buffer = TextBuffer()
         self._deltas = DeltaBuffer()
         self._markers = sort_markers(family)
-        self._calls = OfferedCalls(
-            turn, self._markers.finder, self._deltas, self._on_call_start, self._write_prose
-        )
+        # What the parser has must not keep the parser: only the garbage collector finds such a
+        # cycle, and until then a few small objects keep the memory that a long request had.
+        this = weakref.proxy(self)
+        self._calls = OfferedCalls(turn, self._markers.finder, self._deltas, this)
         if tools is not None:
             self._calls.tools = tools
         self._finder, self._needs_reading = self._markers.search
@@ -97,7 +99,7 @@ class ChatTemplateParser(Parser):
         self._alignment: LogprobAlignment | None = None
         # Set while nothing is pending, so that a step's text can become a delta as it is.
         self._pass_through_type: DeltaType | None = None
-        self._reader = self._read()
+        self._reader = ChatTemplateParser._read(this)
         next(self._reader)
 
     @property
@@ -166,7 +168,7 @@ class ChatTemplateParser(Parser):
                 continue
             finder = self._finder
             start, end = finder.find(buffer.text, buffer.pos, is_whole=buffer.closed)
-            self._write_prose(buffer.text[buffer.pos : start], buffer.offset + buffer.pos)
+            self.write_prose(buffer.text[buffer.pos : start], buffer.offset + buffer.pos)
             buffer.pos = start
             if finder is not self._finder:
                 continue  # the text just written switched to JSON, in which this is no marker
@@ -232,7 +234,7 @@ class ChatTemplateParser(Parser):
         offset = buffer.offset + buffer.pos - sum(map(len, found))
         for text in found:
             if text.isspace() or text in self._markers.foreign_ends:
-                self._write_prose(text, offset)
+                self.write_prose(text, offset)
             elif text:
                 self._drop_marker(text)
             offset += len(text)
@@ -269,7 +271,7 @@ class ChatTemplateParser(Parser):
     def _write_markup(self, marker: str) -> None:
         """Write a marker that was just read as prose. What it ends is no call, but text."""
         offset = self._buffer.offset + self._buffer.pos - len(marker)
-        self._write_prose(marker, offset, is_markup=True)
+        self.write_prose(marker, offset, is_markup=True)
         if marker in self._markup_ends:
             del self._markup_ends[self._markup_ends.index(marker) :]
 
@@ -281,7 +283,7 @@ class ChatTemplateParser(Parser):
         self._pending_openers.clear()
         self._pending_whitespace.clear()
         for offset, text in pending:
-            self._write_prose(text, offset, is_markup=True)
+            self.write_prose(text, offset, is_markup=True)
 
     def _read_start(self) -> Resumable[bool]:
         """Read a call that only the start of a message may be; return whether there is one."""
@@ -314,7 +316,7 @@ class ChatTemplateParser(Parser):
         self._at_start = region is None
         return False
 
-    def _on_call_start(self) -> None:
+    def start_call(self) -> None:
         self._buffer.unpin()
         if self._prose_type is d.ReasoningDelta:
             self._calls.open_reasoning()
@@ -344,7 +346,7 @@ class ChatTemplateParser(Parser):
         elif marker not in self._markers.call_markers:
             self._markup_ends.clear()
 
-    def _write_prose(self, text: str, offset: int, *, is_markup: bool = False) -> None:
+    def write_prose(self, text: str, offset: int, *, is_markup: bool = False) -> None:
         """Write prose that starts at `offset`; hold back trailing whitespace: it may be markup."""
         body = text.rstrip()
         if body:

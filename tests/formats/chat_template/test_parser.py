@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from time import perf_counter
 
@@ -498,3 +500,18 @@ def test_a_call_of_a_typed_tool_has_its_kind_and_valid_arguments(read: Read, fam
     assert item_fields_of("apply_patch", arguments.text) == {
         "operation": {"type": "delete_file", "path": "a.txt"}
     }
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_parser_needs_no_garbage_collector(parser_of: Build, is_whole: bool) -> None:
+    gc.disable()  # it would hide a cycle if it came just now
+    try:
+        parser = parser_of("hermes")
+        parser.feed(Step(text=f"<think>Hm.</think>Hi.{call(PARIS)} And"))
+        if is_whole:
+            parser.end()
+        left = weakref.ref(parser)
+        del parser
+        assert left() is None
+    finally:
+        gc.enable()
