@@ -3,14 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 from antiphon.application.ports import ResponseStore, StoredItem
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError, conversation_not_found
 from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
+
+MAX_LOADS = 4
+"""How many histories are loaded at a time. One may have any number of items; if all requests loaded
+theirs at once, all of them would hold it while they wait for a thread."""
+
+MAX_LOADS_OF_TENANT = 2
+
+MAX_LOAD_S = 0.5
+"""A load that takes longer no longer counts: others need not wait for a store that hangs."""
+
+Load = Callable[[], Awaitable[Sequence[StoredItem]]]
 
 Remembered = Mapping[str, Sequence[StoredItem]]
 """Response id -> the items that a continuation of that response starts with."""
@@ -21,6 +37,7 @@ class LoadHistory:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
+        self._slots = FairQueue(MAX_LOADS, per_tenant=MAX_LOADS_OF_TENANT)
 
     async def __call__(
         self, request: CreateResponse, *, tenant: str, remembered: Remembered
@@ -40,29 +57,45 @@ class LoadHistory:
         return await self._of_response(tenant, previous)
 
     async def _of_conversation(self, tenant: str, conversation_id: str) -> list[Entry]:
+        load = partial(self._store.conversation_items, tenant, conversation_id)
         try:
-            stored = await self._store.conversation_items(tenant, conversation_id)
+            return await self._load(tenant, load, "conversation")
         except NotFound:
             raise conversation_not_found(conversation_id) from None
-        return await _entries(stored, "conversation")
 
-    async def _of_response(self, tenant: str, previous: str) -> list[Entry]:
+    async def _of_response(self, tenant: str, response_id: str) -> list[Entry]:
+        load = partial(self._store.context, tenant, response_id)
         try:
-            parent = await self._store.get(tenant, previous)
-            stored = await self._store.context(tenant, previous)
+            _check_can_continue(await self._store.get(tenant, response_id))
+            return await self._load(tenant, load, "previous_response_id")
         except NotFound:
             raise RequestError(
-                f"Previous response with id {previous[:100]!r} not found.",
+                f"Previous response with id {response_id[:100]!r} not found.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             ) from None
-        if parent.status in ("queued", "in_progress", "failed"):
-            raise RequestError(
-                f"Previous response {previous!r} is {parent.status} and cannot be continued.",
-                param="previous_response_id",
-                code="invalid_value",
-            )
-        return await _entries(stored, "previous_response_id")
+
+    async def _load(self, tenant: str, load: Load, path: str) -> list[Entry]:
+        """Load and decode a history when it is the tenant's turn."""
+        await self._slots.acquire(tenant)
+        slot = ExitStack()
+        slot.callback(self._slots.release, tenant)
+        with slot:
+            give_up = asyncio.get_running_loop().call_later(MAX_LOAD_S, slot.close)
+            try:
+                stored = await load()
+            finally:
+                give_up.cancel()
+            return await _entries(stored, path)
+
+
+def _check_can_continue(response: Response) -> None:
+    if response.status in ("queued", "in_progress", "failed"):
+        raise RequestError(
+            f"Previous response {response.id!r} is {response.status} and cannot be continued.",
+            param="previous_response_id",
+            code="invalid_value",
+        )
 
 
 async def _entries(stored: Sequence[StoredItem], path: str) -> list[Entry]:
