@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 
 from antiphon.application.ports import ResponseStore, StoredItem
@@ -22,9 +20,6 @@ MAX_LOADS = 4
 theirs at once, all of them would hold it while they wait for a thread."""
 
 MAX_LOADS_OF_TENANT = 2
-
-MAX_LOAD_S = 0.5
-"""A load that takes longer no longer counts: others need not wait for a store that hangs."""
 
 Load = Callable[[], Awaitable[Sequence[StoredItem]]]
 
@@ -77,16 +72,10 @@ class LoadHistory:
 
     async def _load(self, tenant: str, load: Load, path: str) -> list[Entry]:
         """Load and decode a history when it is the tenant's turn."""
-        await self._slots.acquire(tenant)
-        slot = ExitStack()
-        slot.callback(self._slots.release, tenant)
-        with slot:
-            give_up = asyncio.get_running_loop().call_later(MAX_LOAD_S, slot.close)
-            try:
-                stored = await load()
-            finally:
-                give_up.cancel()
-            return await _entries(stored, path)
+        # The store has just answered for the response or the claim of the conversation, so few
+        # wait here if it hangs.
+        async with self._slots.slot(tenant):
+            return await _entries(await load(), path)
 
 
 def _check_can_continue(response: Response) -> None:

@@ -240,8 +240,13 @@ class TokenModel(Model):
         return prompt
 
     async def _truncate(self, turn: Turn) -> tuple[Turn, Prompt]:
-        tokens = reserved_tokens(turn, self._engine.context_length)
-        best = await longest_that_fits(turn, partial(self._render_if_short, reserved_tokens=tokens))
+        reserved = reserved_tokens(turn, self._engine.context_length)
+        best = await longest_that_fits(
+            turn,
+            partial(self._render_if_short, reserved_tokens=reserved),
+            limit=self._engine.context_length - reserved,
+            tokens_of=lambda prompt: len(prompt.token_ids),
+        )
         # It may leave less than reserved, but no more items can be dropped.
         return best or (turn, await self._render_whole(turn))
 

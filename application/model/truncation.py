@@ -2,43 +2,70 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
+from operator import neg
 from typing import TypeVar
 
+from msgspec import json
 from msgspec.structs import replace
 
 from antiphon.application.ports import Turn
-from antiphon.application.support.threads import WALK_BYTES, run_in_thread
+from antiphon.application.support.threads import ITEM_BYTES, WALK_BYTES, run_in_thread
 from antiphon.domain.conversation import droppable_groups
+from antiphon.domain.items import Item
 
 RESERVED_CONTEXT_DIVISOR = 4
 """With `truncation: auto`, at most 1/4 of the context is reserved for the answer."""
+
+USUAL_BYTES_PER_TOKEN = 4
+"""Of an item's JSON: only where the search starts."""
 
 T = TypeVar("T")
 
 
 async def longest_that_fits(
-    turn: Turn, render_if_short: Callable[[Turn], Awaitable[T | None]]
+    turn: Turn,
+    render_if_short: Callable[[Turn], Awaitable[T | None]],
+    *,
+    limit: int,
+    tokens_of: Callable[[T], int],
 ) -> tuple[Turn, T] | None:
     """Return the turn with the fewest oldest items dropped, and how it was rendered.
 
-    `render_if_short` returns None for a turn that is too long. None if dropping all items that the
-    conversation rules allow to drop does not help.
+    `render_if_short` returns None for a turn of more than `limit` tokens. None if dropping all
+    items that the conversation rules allow to drop does not help.
     """
-    # Bisect: that takes one rendering per step, not one per item.
-    size = WALK_BYTES * len(turn.items)
-    groups = await run_in_thread(size, droppable_groups, turn.items)
+    # Each step renders a prompt. The tokens of one that fits say how many bytes fit, so the search
+    # is over soon. Every other step bisects, in case they mislead.
+    size, walk_size = (each * len(turn.items) for each in (ITEM_BYTES, WALK_BYTES))
+    groups, kept_bytes = await run_in_thread(size, _measure, turn.items)
     low, high = 1, len(groups)
     best: tuple[Turn, T] | None = None
+    fitting_bytes = USUAL_BYTES_PER_TOKEN * float(limit)
+    step = 0
     while low <= high:
-        count = (low + high) // 2
-        shorter_turn = await run_in_thread(size, _without, turn, groups[:count])
+        dropped = (low + high) // 2
+        if step == 0 or step % 2:
+            dropped = min(max(bisect_left(kept_bytes, -fitting_bytes, key=neg), low), high)
+        shorter_turn = await run_in_thread(walk_size, _without, turn, groups[:dropped])
         rendered = await render_if_short(shorter_turn)
         if rendered is not None:
-            best, high = (shorter_turn, rendered), count - 1
+            best, high = (shorter_turn, rendered), dropped - 1
+            fitting_bytes = kept_bytes[dropped] * limit / max(1, tokens_of(rendered))
         else:
-            low = count + 1
+            low = dropped + 1
+        step += 1
     return best
+
+
+def _measure(items: Sequence[Item]) -> tuple[list[frozenset[int]], list[int]]:
+    """Return what may be dropped, and how many bytes are left without the first N of it."""
+    groups = droppable_groups(items)
+    sizes = [len(json.encode(item)) for item in items]
+    dropped = (-sum(sizes[place] for place in group) for group in groups)
+    return groups, list(accumulate(dropped, initial=sum(sizes)))
 
 
 def _without(turn: Turn, groups: Sequence[frozenset[int]]) -> Turn:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tests.faults.conftest import STORES
 from tests.security.other_tenant import Attack, client_of, compare, make_keys, request_of
-from tests.security.server_probe import ProbedServer, probe_server
+from tests.security.server_probe import MAX_GROWTH_BYTES, ProbedServer, probe_server
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -43,6 +45,12 @@ class Tenants:
         response, conversation = _tell_a_long_story(greedy)
         self.pages = [f"/responses/{response}/input_items", f"/conversations/{conversation}/items"]
         self.items = self.pages[1]
+        self._response = response
+
+    def continuation(self) -> dict[str, Any]:
+        """Return the body of a request that continues all of the history."""
+        body = {"model": MODEL, "input": "hi", "store": False, "truncation": "auto"}
+        return {**body, "previous_response_id": self._response}
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -121,16 +129,23 @@ def test_a_page_costs_what_it_has(tenants: Tenants) -> None:
         assert whole == 200
 
 
+def test_many_who_continue_a_long_history_leave_little_memory(tenants: Tenants) -> None:
+    continued = tenants.continuation()
+    send = lambda _: tenants.greedy.post("/responses", json=continued).raise_for_status()  # noqa: E731
+    with ThreadPoolExecutor(READERS // 2) as clients:
+        list(clients.map(send, range(2)))  # what the first requests load
+        with tenants.server.watch() as seen:
+            list(clients.map(send, range(READERS // 2)))
+    assert seen.growth_bytes < MAX_GROWTH_BYTES
+    assert seen.freeze_s < seen.max_freeze_s
+
+
 # The last one: what a thread has begun goes on for a while when its client has left.
 def test_others_hardly_wait_while_a_long_history_is_continued(
     tenants: Tenants, tmp_path: Path
 ) -> None:
-    response = tenants.pages[0].split("/")[2]
-    continued = {"model": MODEL, "input": "hi", "previous_response_id": response, "store": False}
-    continued["truncation"] = "auto"
-    attacks = [
-        Attack(request_of(tenants.greedy, "POST", "/responses", json=continued), READERS // 2)
-    ]
+    continued = request_of(tenants.greedy, "POST", "/responses", json=tenants.continuation())
+    attacks = [Attack(continued, READERS // 2)]
     items = [{"role": "user", "content": "word " * 100}] * 600
     body = {"model": MODEL, "input": items, "store": False}
     work = lambda: tenants.other.post("/responses", json=body).raise_for_status()  # noqa: E731

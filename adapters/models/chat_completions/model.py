@@ -260,7 +260,9 @@ class ChatCompletionsModel(Model):
             shorter_count = await self._count(shorter)
             return shorter_count if shorter_count.tokens <= limit else None
 
-        best = await longest_that_fits(turn, count_if_short)
+        best = await longest_that_fits(
+            turn, count_if_short, limit=limit, tokens_of=lambda shorter: shorter.tokens
+        )
         return counted if best is None else best[1]
 
     async def _count(self, turn: Turn) -> CountedTurn:

@@ -1,0 +1,71 @@
+"""The fewest oldest items are dropped, and few prompts are rendered to find out how many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.application.model.truncation import longest_that_fits
+from antiphon.application.ports import Turn
+from antiphon.domain import items as i
+
+MESSAGES = 3000
+
+
+class Renderer:
+    """Renders a turn as the number of its tokens: as many as each message says."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.renderings = 0
+
+    async def __call__(self, turn: Turn) -> int | None:
+        self.renderings += 1
+        tokens = tokens_of(turn)
+        return tokens if tokens <= self.limit else None
+
+
+def tokens_of(turn: Turn) -> int:
+    return sum(int(str(item.content).split()[0]) for item in turn.items)  # type: ignore[union-attr]
+
+
+def turn_of(tokens: Sequence[int], texts: Sequence[str]) -> Turn:
+    contents = [f"{count} {text}" for count, text in zip(tokens, texts, strict=True)]
+    return Turn(model="m", items=[i.Message(role="user", content=each) for each in contents])
+
+
+async def kept_by(renderer: Renderer, turn: Turn) -> int | None:
+    """Return how many items are left, None if even the newest one is too long."""
+    best = await longest_that_fits(
+        turn, renderer, limit=renderer.limit, tokens_of=lambda tokens: tokens
+    )
+    if best is None:
+        return None
+    shorter, tokens = best
+    assert tokens_of(shorter) == tokens
+    assert list(shorter.items) == list(turn.items)[-len(shorter.items) :]
+    return len(shorter.items)
+
+
+@given(
+    messages=st.lists(st.tuples(st.integers(0, 50), st.text("ab ", max_size=99)), max_size=60),
+    limit=st.integers(0, 1500),
+)
+async def test_as_many_items_as_fit_are_kept(messages: list[tuple[int, str]], limit: int) -> None:
+    tokens, texts = [each[0] for each in messages], [each[1] for each in messages]
+    renderer = Renderer(limit)
+    fitting = [n for n in range(1, len(tokens)) if sum(tokens[-n:]) <= limit]
+    assert await kept_by(renderer, turn_of(tokens, texts)) == max(fitting, default=None)
+    assert renderer.renderings <= 2 * log2(len(tokens) + 1) + 2
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.8, 0.999])
+async def test_few_prompts_are_rendered_if_tokens_follow_text(share: float) -> None:
+    lengths = [1 + n * n % 97 for n in range(MESSAGES)]
+    renderer = Renderer(int(share * sum(lengths)))
+    await kept_by(renderer, turn_of(lengths, ["word " * length for length in lengths]))
+    assert renderer.renderings <= 6  # 12 with bisection alone
