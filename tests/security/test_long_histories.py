@@ -42,15 +42,9 @@ class Tenants:
         self.server = server
         self.greedy = greedy
         self.other = other
-        response, conversation = _tell_a_long_story(greedy)
-        self.pages = [f"/responses/{response}/input_items", f"/conversations/{conversation}/items"]
-        self.items = self.pages[1]
-        self._response = response
-
-    def continuation(self) -> dict[str, Any]:
-        """Return the body of a request that continues all of the history."""
-        body = {"model": MODEL, "input": "hi", "store": False, "truncation": "auto"}
-        return {**body, "previous_response_id": self._response}
+        self.chain, conversation = _tell_a_long_story(greedy)
+        self.items = f"/conversations/{conversation}/items"
+        self.pages = [f"/responses/{self.chain[-1]}/input_items", self.items]
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -68,19 +62,23 @@ def tenants(
         yield Tenants(server, greedy, other)
 
 
-def _tell_a_long_story(client: httpx.Client) -> tuple[str, str]:
-    """Return a response and a conversation whose histories have ITEMS items each."""
+def continuation_of(response: str) -> dict[str, Any]:
+    body = {"model": MODEL, "input": "hi", "store": False, "truncation": "auto"}
+    return {**body, "previous_response_id": response}
+
+
+def _tell_a_long_story(client: httpx.Client) -> tuple[list[str], str]:
+    """Return a chain of responses and a conversation whose histories have ITEMS items each."""
     conversation = client.post("/conversations", json={}).raise_for_status().json()["id"]
-    response = None
+    chain: list[str] = []
     for start in range(0, ITEMS, AT_ONCE):
         items = [{"role": "user", "content": "hi"}] * min(AT_ONCE, ITEMS - start)
         body = {"model": MODEL, "input": items, "truncation": "auto"}
-        chained = {**body, "previous_response_id": response}
-        response = client.post("/responses", json=chained).raise_for_status().json()["id"]
+        chained = {**body, "previous_response_id": chain[-1] if chain else None}
+        chain.append(client.post("/responses", json=chained).raise_for_status().json()["id"])
         talked = {**body, "conversation": conversation}
         client.post("/responses", json=talked).raise_for_status()
-    assert response is not None
-    return response, conversation
+    return chain, conversation
 
 
 def test_others_do_not_wait_while_a_long_history_is_listed(
@@ -130,12 +128,12 @@ def test_a_page_costs_what_it_has(tenants: Tenants) -> None:
 
 
 def test_many_who_continue_a_long_history_leave_little_memory(tenants: Tenants) -> None:
-    continued = tenants.continuation()
+    continued = continuation_of(tenants.chain[0])
     send = lambda _: tenants.greedy.post("/responses", json=continued).raise_for_status()  # noqa: E731
-    with ThreadPoolExecutor(READERS // 2) as clients:
+    with ThreadPoolExecutor(READERS) as clients:
         list(clients.map(send, range(2)))  # what the first requests load
         with tenants.server.watch() as seen:
-            list(clients.map(send, range(READERS // 2)))
+            list(clients.map(send, range(READERS)))
     assert seen.growth_bytes < MAX_GROWTH_BYTES
     assert seen.freeze_s < seen.max_freeze_s
 
@@ -144,7 +142,8 @@ def test_many_who_continue_a_long_history_leave_little_memory(tenants: Tenants) 
 def test_others_hardly_wait_while_a_long_history_is_continued(
     tenants: Tenants, tmp_path: Path
 ) -> None:
-    continued = request_of(tenants.greedy, "POST", "/responses", json=tenants.continuation())
+    body = continuation_of(tenants.chain[-1])
+    continued = request_of(tenants.greedy, "POST", "/responses", json=body)
     attacks = [Attack(continued, READERS // 2)]
     items = [{"role": "user", "content": "word " * 100}] * 600
     body = {"model": MODEL, "input": items, "store": False}
