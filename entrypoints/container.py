@@ -1,6 +1,6 @@
 """The composition root: it chooses adapters by the settings and injects them into services.
 
-It only builds objects; `server.py` starts and closes them. No other module imports
+It only builds objects; `server.py` starts and closes them. No other module uses
 dependency-injector. Tests build their own container and override providers.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-
-from dependency_injector import containers, providers
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.pdf import PdfReader
@@ -108,6 +106,7 @@ from antiphon.application.tools.budgets import Budgets
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
+from antiphon.entrypoints.dependency_injection import containers, providers
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import Sessions
