@@ -72,8 +72,8 @@ class LoadHistory:
 
     async def _load(self, tenant: str, load: Load, path: str) -> list[Entry]:
         """Load and decode a history when it is the tenant's turn."""
-        # The store has just answered for the response or the claim of the conversation, so few
-        # wait here if it hangs.
+        # Few wait here if the store hangs: it has just answered for the response, or for the claim
+        # of the conversation.
         async with self._slots.slot(tenant):
             return await _entries(await load(), path)
 
