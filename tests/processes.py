@@ -27,3 +27,9 @@ def children_of(process: int) -> list[int]:
         if int(parent) == process and state != "Z":
             found.append(int(entry.name))
     return found
+
+
+def descendants_of(process: int) -> list[int]:
+    """Return the living processes that a process and those have started."""
+    children = children_of(process)
+    return children + [each for child in children for each in descendants_of(child)]

@@ -10,10 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from antiphon.entrypoints.workers.place import SIGNALS
 
+StartContext = SpawnContext | ForkServerContext
+SPAWN = multiprocessing.get_context("spawn")
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 STABLE_S = 60.0
@@ -21,16 +25,20 @@ STABLE_S = 60.0
 
 
 class Child:
-    """A new process that runs `target(*args, reports)`, and ends with this one."""
+    """A new process that runs `target(*args, reports)`, and ends with this one.
 
-    def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
+    `context` says how it is started. It is never forked from this one: that would copy what threads
+    and sockets of this process are at.
+    """
+
+    def __init__(
+        self, name: str, target: Callable[..., None], *args: Any, context: StartContext = SPAWN
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._report: asyncio.Future[Any] = loop.create_future()
         self._exit_code: asyncio.Future[int] = loop.create_future()
-        # Not forked: that copies what threads and sockets of this process are at.
-        context = multiprocessing.get_context("spawn")
         reports, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=target, args=(*args, sender), name=name)
+        self._process: BaseProcess = context.Process(target=target, args=(*args, sender), name=name)
         # Its mask is inherited. Without it, a signal would kill what cannot handle it yet.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:

@@ -52,8 +52,10 @@ class Report(Struct, frozen=True, kw_only=True):
 def work(settings: Settings, place: Place, reports: Connection) -> None:
     """Serve until the supervisor stops this process, or ends itself. The process ends with it."""
     # Imported late: the supervisor needs none of what a worker needs.
+    from antiphon.entrypoints.workers.preload import end_with_fork_server
     from antiphon.entrypoints.workers.worker import serve
 
+    end_with_fork_server()
     end_with_the_supervisor(stopping_s(settings))
     with ending_with_a_sentence():
         serve(settings, place, reports)

@@ -26,7 +26,7 @@ from tests.faults.workers import (
     pids_of,
     serving_with_workers,
 )
-from tests.processes import children_of, is_process_alive
+from tests.processes import children_of, descendants_of, is_process_alive
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -185,6 +185,19 @@ def test_the_state_in_the_console_is_that_of_all_workers(server: Replica, client
     first.post(f"/responses/{response_id}/cancel")
 
 
+def test_workers_share_what_they_have_loaded(server: Replica, clients: Clients) -> None:
+    for client in clients.values():
+        body = {"model": "scripted-harmony", "input": "hi"}
+        assert client.post("/responses", json=body).status_code == 200
+    for pid in pids_of(server).values():
+        assert private_bytes_of(pid) < 60 * 2**20, "110 MB if each loads the vocabulary itself"
+
+
+def private_bytes_of(process: int) -> int:
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
+
+
 def test_a_limit_of_a_key_is_exact_over_all_workers(tmp_path: Path) -> None:
     key = subprocess.run(
         [
@@ -235,6 +248,22 @@ def test_a_worker_that_is_killed_is_replaced_and_its_runs_go_on(tmp_path: Path) 
             assert len(later.keys() - clients.keys()) == 1
             for client in later.values():
                 assert ended(client, heard) == over
+
+
+def test_when_the_process_that_workers_are_forked_from_is_killed_all_are_replaced(
+    tmp_path: Path,
+) -> None:
+    with serving_with_workers(tmp_path) as server:
+        with httpx.Client(base_url=server.api, timeout=30) as client:
+            kept = create(client, SHORT)
+            over = wait_for(lambda: ended(client, kept))
+        before = pids_of(server)
+        os.kill(fork_server_of(server), signal.SIGKILL)
+        wait_for(lambda: len(pids_of(server)) == 2 * WORKERS or None, limit_s=60)
+        assert not any(map(is_process_alive, before.values()))
+        with a_client_of_each(server) as clients:
+            assert not clients.keys() & before.keys()
+            assert [ended(each, kept) for each in clients.values()] == [over] * WORKERS
 
 
 def test_a_worker_that_is_told_to_stop_ends_its_runs_and_is_replaced(tmp_path: Path) -> None:
@@ -297,6 +326,25 @@ def test_told_to_stop_all_workers_finish_what_runs(tmp_path: Path) -> None:
         assert is_refused(server)
 
 
+def test_the_process_that_workers_are_forked_from_leaves_signals_to_the_supervisor(
+    tmp_path: Path,
+) -> None:
+    with serving_with_workers(tmp_path, "--graceful-shutdown-s", "20") as server:
+        reader = reading(server, SHORT.replace("20", "100"))
+        fork_server = fork_server_of(server)
+        for number in (signal.SIGINT, signal.SIGTERM):  # as to all processes of a group
+            os.kill(fork_server, number)
+        assert server.stop(limit_s=60) == 0
+        assert last_event(reader)["type"] == "response.completed"
+        wait_for(lambda: not is_process_alive(fork_server) or None)
+
+
+def fork_server_of(server: Replica) -> int:
+    workers = set(pids_of(server).values())
+    [found] = [each for each in children_of(server.pid) if workers <= set(children_of(each))]
+    return found
+
+
 def test_a_second_ctrl_c_ends_what_still_runs(tmp_path: Path) -> None:
     with serving_with_workers(tmp_path, "--graceful-shutdown-s", "600") as server:
         readers = [reading(server, LONG) for _ in range(WORKERS)]
@@ -317,7 +365,7 @@ def test_a_second_ctrl_c_ends_what_still_runs(tmp_path: Path) -> None:
 def test_no_worker_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     with serving_with_workers(tmp_path, "--graceful-shutdown-s", "3") as server:
         reader = reading(server, LONG)
-        processes = children_of(server.pid)
+        processes = descendants_of(server.pid)
         assert set(pids_of(server).values()) <= set(processes)
         server.kill()
         killed_at = time.monotonic()
