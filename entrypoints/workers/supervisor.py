@@ -25,7 +25,7 @@ from antiphon.entrypoints.log_format import set_up_logs
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.child import Child, Pauses
 from antiphon.entrypoints.workers.engines import KeptServer, share_engines
-from antiphon.entrypoints.workers.fork_server import fork_context
+from antiphon.entrypoints.workers.fork_server import start_context
 from antiphon.entrypoints.workers.place import END_S, Place, Report, stopping_s, work
 from antiphon.entrypoints.workers.sockets import remove_socket
 from antiphon.entrypoints.workers.turns import Turns
@@ -151,7 +151,7 @@ class Supervisor:
         self._exit_code = 0
         self._facts: Report | None = None
         self._turns = Turns(folder, count=settings.workers)
-        self._context = fork_context(settings)
+        self._context = start_context(settings)
 
     @property
     def console(self) -> Console:

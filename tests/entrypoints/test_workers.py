@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,12 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.workers.child import FIRST_PAUSE_S, MAX_PAUSE_S, Pauses
 from antiphon.entrypoints.workers.engines import share_engines
+from antiphon.entrypoints.workers.fork_server import (
+    PRELOAD,
+    PRELOAD_HARMONY,
+    modules_for,
+    start_context,
+)
 from antiphon.entrypoints.workers.peers import Peers
 from antiphon.entrypoints.workers.turns import Turns
 from antiphon.testing.server import serve_scripted
@@ -56,6 +63,33 @@ def test_a_connection_is_for_a_worker_with_the_fewest(tmp_path: Path) -> None:
     assert first.is_turn_of(1, 4), "of two with as many, both may"
     second.leave(2)
     assert first.is_turn_of(1, 9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_loaded"),
+    [
+        ({}, True),
+        ({"model": "scripted-chat"}, False),
+        ({"model": "scripted-harmony"}, True),
+        ({"model": "openai/gpt-oss-20b", "engine": "vllm"}, True),
+        ({"model": "Qwen/Qwen3-8B", "engine": "vllm"}, False),
+        ({"model": "mine", "engine": "vllm", "format": "harmony"}, True),
+    ],
+)
+def test_the_vocabulary_of_harmony_is_loaded_once_where_a_model_needs_it(
+    settings: dict[str, Any], is_loaded: bool
+) -> None:
+    modules = modules_for(load(None, {}, {"workers": 2, "store": "sqlite", **settings}))
+    assert (modules[0] == PRELOAD_HARMONY) == is_loaded
+    assert modules[-1] == PRELOAD
+
+
+def test_workers_are_started_anew_where_the_path_of_a_socket_would_be_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = load(None, {}, {"workers": 2, "store": "sqlite"})
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "long" * 30)
+    assert start_context(settings).get_start_method() == "spawn"
 
 
 async def test_workers_ask_each_other_and_do_without_those_that_do_not_answer(
