@@ -11,12 +11,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from antiphon.application.ports import Turn
+from antiphon.application.support.lengths import length_of
 from antiphon.domain.errors import input_too_long
 
 CUT_SEARCH_CHARS = 2048
@@ -101,22 +100,3 @@ def check_length(tokens: int, limit: int | None) -> None:
     """Raises: RequestError if the prompt has more tokens already than it may have in all."""
     if limit is not None and tokens > limit:
         raise input_too_long(f"more than {tokens - 1}", limit)
-
-
-def length_of(value: Any, limit: int) -> int:
-    """Return the number of characters of the texts in a value; stop counting beyond `limit`."""
-    size = 0
-    waiting = [value]
-    while waiting and size <= limit:
-        value = waiting.pop()
-        size += 1
-        if isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, dict):
-            waiting += value.values()
-            waiting += value
-        elif isinstance(value, list | tuple):
-            waiting += value
-        elif isinstance(value, Struct):
-            waiting += [getattr(value, name) for name in value.__struct_fields__]
-    return size

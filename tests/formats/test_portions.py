@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.portions import length_of, split_into_portions, word_ends
+from antiphon.adapters.formats.portions import split_into_portions, word_ends
+from antiphon.application.support.lengths import length_of
 
 WORDS = st.sampled_from(
     [

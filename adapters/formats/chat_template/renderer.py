@@ -45,7 +45,6 @@ from antiphon.adapters.formats.portions import (
     check_length,
     has_large_tools,
     is_large,
-    length_of,
 )
 from antiphon.adapters.formats.token_cache import TokenCache
 from antiphon.adapters.formats.tools import prompt_tools
@@ -65,6 +64,7 @@ from antiphon.adapters.formats.transcript import (
 from antiphon.adapters.formats.turn_cache import MAX_CACHED_BYTES, CachedTurn, TurnCache
 from antiphon.application.ports import Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.lengths import length_of
 from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import MAX_THREADS, compute_in_thread
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
