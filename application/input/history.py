@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from antiphon.application.ports import ResponseStore, StoredItem
-from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
@@ -15,13 +15,13 @@ from antiphon.domain.errors import NotFound, RequestError, conversation_not_foun
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 
-MAX_LOADS = 4
-"""How many histories are loaded at a time. One may have any number of items; if all requests loaded
-theirs at once, all of them would hold it while they wait for a thread."""
-
 MAX_LOADS_OF_TENANT = 2
-"""A store on another machine hardly gets slower by it: a stored response takes some five
-operations, for which PostgreSQL has ten connections and Redis 16."""
+"""How many histories of a tenant are loaded at a time. One may have any number of items; if all
+requests loaded theirs at once, all of them would hold it while they wait for a thread. There is no
+bound over all tenants, because two of them could then make the others wait.
+
+A store on another machine hardly gets slower by it: a stored response takes some five operations,
+for which PostgreSQL has ten connections and Redis 16."""
 
 Load = Callable[[], Awaitable[Sequence[StoredItem]]]
 
@@ -34,7 +34,7 @@ class LoadHistory:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
-        self._slots = FairQueue(MAX_LOADS, per_tenant=MAX_LOADS_OF_TENANT)
+        self._slots = FairQueue(UNBOUNDED, per_tenant=MAX_LOADS_OF_TENANT)
 
     async def __call__(
         self, request: CreateResponse, *, tenant: str, remembered: Remembered

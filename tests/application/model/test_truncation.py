@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log2
+from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -69,3 +70,16 @@ async def test_few_prompts_are_rendered_if_tokens_follow_text(share: float) -> N
     renderer = Renderer(int(share * sum(lengths)))
     await kept_by(renderer, turn_of(lengths, ["word " * length for length in lengths]))
     assert renderer.renderings <= 6  # 12 with bisection alone
+
+
+async def test_the_search_does_not_look_at_characters() -> None:
+    """A walk over the characters of one long text would hold the interpreter's lock meanwhile."""
+    contents = [chr(233) * 50_000_000, "hi", "hi"]
+    turn = Turn(model="m", items=[i.Message(role="user", content=each) for each in contents])
+
+    async def render(_: Turn) -> int:
+        return 1
+
+    started = perf_counter()
+    assert await longest_that_fits(turn, render, limit=1, tokens_of=lambda tokens: tokens)
+    assert perf_counter() - started < 0.02  # 100 ms if each item is encoded
