@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,6 +14,23 @@ from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.listener import Listeners, binding
 from antiphon.entrypoints.settings import Settings
+
+GC_THRESHOLDS = (50_000, 5, 400)
+"""A collection of the second generation takes up to 40 ms. With 20 in place of 5, it took 110."""
+SWITCH_INTERVAL_S = 0.001
+"""How long the event loop waits for the interpreter's lock when a thread computes; Python's default
+is five times as long. There are few such threads, so switching costs little."""
+
+
+def tune_interpreter() -> None:
+    """Set up this process for an event loop that sends many small frames."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Objects that exist now live as long as the process, so no collection needs to visit them.
+    # Responses leave no reference cycles behind, so young objects need no collection every 700
+    # allocations: it was an eighth of the cost of a streamed token.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 class Process:
@@ -42,6 +61,10 @@ class Process:
 
     async def check_store(self, container: Container) -> None:
         """Called when this process owns runs. Raises: SettingsError, StoreError."""
+
+    def tune(self) -> None:
+        """Called when all is loaded, before the first client is accepted."""
+        tune_interpreter()
 
     def announce(self, facts: Mapping[str, Any]) -> None:
         """Tell the operator that the server is ready. `facts` are arguments of `banner.ready`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -53,11 +52,6 @@ from antiphon.entrypoints.wiring.transport import raise_open_files_limit
 from antiphon.entrypoints.workers.peers import Peers
 
 logger = logging.getLogger("antiphon.server")
-GC_THRESHOLDS = (50_000, 5, 400)
-"""A collection of the second generation takes up to 40 ms. With 20 in place of 5, it took 110."""
-SWITCH_INTERVAL_S = 0.001
-"""How long the event loop waits for the interpreter's lock when a thread computes; Python's default
-is five times as long. There are few such threads, so switching costs little."""
 MAX_UNANSWERED_PINGS = 3
 """Ping intervals that a WebSocket client may be silent before it counts as disconnected."""
 DELIVERY_INTERVAL_S = 1.0
@@ -214,7 +208,7 @@ async def serving(
             worker_protocol=BoundedProtocol.sharing(container.transport()),
         )
         await stack.enter_async_context(_in_background(connections.abort_stalled_forever()))
-        tune_interpreter()
+        process.tune()
         ready = asyncio.ensure_future(server.ready.wait())
         sockets = [listeners.api]
         if (own := container.relaying().sockets) is not None:
@@ -461,17 +455,6 @@ async def drain(container: Container) -> None:
     """Wait up to `graceful_shutdown_s` for the runs to end. End the others, and all readers."""
     await container.runs().drain(container.settings().graceful_shutdown_s)
     container.drained().trigger()
-
-
-def tune_interpreter() -> None:
-    """Set up this process for an event loop that sends many small frames."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Objects that exist now live as long as the process, so no collection needs to visit them.
-    # Responses leave no reference cycles behind, so young objects need no collection every 700
-    # allocations: it was an eighth of the cost of a streamed token.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _http_protocol(container: Container) -> Callable[..., asyncio.Protocol]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -18,6 +17,7 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.event_loop import new_event_loop
 from antiphon.entrypoints.keys import create
+from antiphon.entrypoints.process import Process
 from antiphon.entrypoints.server import serving, start_app
 from antiphon.entrypoints.settings import SETTINGS, Settings, load
 
@@ -49,11 +49,7 @@ def serve_scripted(
     """
     loaded, api_key = _load(folder, config, settings)
     container = Container(settings=loaded)
-    thresholds = gc.get_threshold()
     with serving_in_thread(container) as url:
-        # The server adjusts the garbage collector to itself. This process belongs to the tests.
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
         yield ScriptedServer(
             base_url=f"{url}/v1", models=tuple(container.models().by_name), api_key=api_key
         )
@@ -79,6 +75,12 @@ async def scripted_app(*, config: Path | None = None, **settings: Any) -> AsyncI
                 container.drained().trigger()
 
 
+class _TestProcess(Process):
+    """The process of the tests: its interpreter is set up by them."""
+
+    def tune(self) -> None: ...
+
+
 @contextmanager
 def serving_in_thread(container: Container) -> Iterator[str]:
     """Serve in a thread inside the block, and yield the URL.
@@ -96,7 +98,7 @@ def serving_in_thread(container: Container) -> Iterator[str]:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         try:
-            async with serving(container) as served:
+            async with serving(container, _TestProcess(settings)) as served:
                 started.update(url=served.url, stop=lambda: loop.call_soon_threadsafe(stop.set))
                 ready.set()
                 await stop.wait()
