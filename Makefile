@@ -25,7 +25,8 @@ WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 # Fault tests that compare times: nothing runs beside them.
 TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/test_two_servers.py
-QUICK = "not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy"
+# Tests that need nothing but $(VENV): the quick and the slow ones.
+PLAIN = not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -33,15 +34,18 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: serve test test-slow check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
 
 # With ANTIPHON_TEST_WORKERS=4, tests/http and tests/clients use a server with four workers.
 test: $(VENV)/ready
-	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m $(QUICK) -k "not postgres and not redis" $(ARGS)
+	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" -k "not postgres and not redis" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
+
+test-slow: $(VENV)/ready
+	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m "slow and $(PLAIN)" -k "not postgres and not redis" $(ARGS)
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check .
@@ -58,7 +62,7 @@ golden: $(VENV)/ready
 
 # What a disk confirms takes its time.
 test-stores: $(VENV)/ready $(VENV_S3)/ready
-	$(VENV)/bin/pytest -m $(QUICK) -k "postgres or redis" -rs $(ARGS)
+	$(VENV)/bin/pytest -m "$(PLAIN)" -k "postgres or redis" -rs $(ARGS)
 
 # Each page starts servers of its own.
 test-docs: $(VENV)/ready

@@ -25,6 +25,8 @@ from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
+pytestmark = pytest.mark.slow
+
 SSL_CONTEXT = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 ALLOWED = "127.0.0.2"
 """An address that a test's policy allows as if it were public; the sink does not listen on it."""

@@ -22,6 +22,8 @@ from antiphon.application.ports import ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
 
+pytestmark = pytest.mark.slow
+
 LOOPBACK_ONLY = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
 MAX_BYTES = 20_000
 

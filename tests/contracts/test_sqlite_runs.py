@@ -50,6 +50,8 @@ from antiphon.testing.store_calls import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 OLD_MIGRATIONS = ("0001_responses.sql", "0002_conversations.sql")
 OLD_RESPONSES = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
 

@@ -29,6 +29,8 @@ from antiphon.testing.samples import (
 )
 from antiphon.testing.store_calls import claim, is_unknown, items_of, log_of
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")
 TALKS = st.sampled_from("xyz")

@@ -25,6 +25,8 @@ from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.ports import ToolServer
 from antiphon.testing.tool_server import ToolServerContract
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "adapters" / "tool_process.py"
 ADD = ("add", {"a": 2, "b": 40})

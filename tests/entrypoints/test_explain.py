@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from tests.http.conftest import create, script
+
+pytestmark = pytest.mark.slow
 
 FIELDS: dict[str, Any] = {
     "model": "scripted-chat",

@@ -28,6 +28,8 @@ from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.keys import first_key_command
 from antiphon.entrypoints.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
 KEY = re.compile(r"ak-[A-Za-z0-9_-]{43}\n")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TOOLS = """\
 from antiphon.application.ports import ToolServer

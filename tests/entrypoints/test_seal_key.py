@@ -14,6 +14,8 @@ import pytest
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.seal_key import warn_of_writers
 
+pytestmark = pytest.mark.slow
+
 CHANGE = (sys.executable, "-m", "antiphon.entrypoints.cli", "change-seal-key")
 
 Serve = Callable[..., Any]

@@ -22,6 +22,8 @@ import pytest
 
 from antiphon.adapters.extras import install_command
 
+pytestmark = pytest.mark.slow
+
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve")
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from antiphon.entrypoints.http.protocol import MAX_HEAD_BYTES
 
+pytestmark = pytest.mark.slow
+
 
 def connect(server: Any) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")

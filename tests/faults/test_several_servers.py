@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 LONG = '@@script [[{"say": "word ", "repeat": 10000, "tick": 0.02}]]'
 SHORT = '@@script [[{"say": "word ", "repeat": 20, "tick": 0.02}]]'

@@ -15,6 +15,8 @@ from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+pytestmark = pytest.mark.slow
+
 LAST = ("response.completed", "response.incomplete", "response.failed")
 LONG = '@@script [[{"say": "word ", "repeat": 10000, "tick": 0.02}]]'
 SHORT = '@@script [[{"say": "word ", "repeat": 20, "tick": 0.02}]]'

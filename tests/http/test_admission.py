@@ -16,6 +16,8 @@ from websockets.sync.client import connect
 from .conftest import create, frames, script, wait_until
 from .websocket_client import Client
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 HANG = {"model": MODEL, "input": script([{"say": "Once"}, {"hang": 600}]), "stream": True}
 QUICK = {"model": MODEL, "input": "hi"}

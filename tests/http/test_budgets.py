@@ -18,6 +18,8 @@ from .conftest import MODELS, create, frames, script, wait_until
 from .test_later_tools import CRM, SEARCH
 from .test_mcp import ADD, FakeMcpServer, server_tool, types
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 TOOLS = [{"type": "mcp", "server_label": "odd"}]

@@ -13,6 +13,8 @@ from openai import OpenAI
 
 from .conftest import create, frames, script, text_of
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 TOOL = {"type": "code_interpreter", "container": {"type": "auto"}}

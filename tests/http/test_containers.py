@@ -14,6 +14,8 @@ from openai import OpenAI
 from .conftest import create, frames, script
 from .test_auth import new_key
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 SHELL = "shell"

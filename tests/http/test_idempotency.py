@@ -19,6 +19,8 @@ from antiphon.application.ports import IdempotencyRecord, Store, StoredResponse
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 BODY = {"model": MODEL, "input": "hi"}
 KEY = "Idempotency-Key"

@@ -22,6 +22,8 @@ from antiphon.adapters.stores.memory import MemoryStore
 from .conftest import create, script, wait_until
 from .test_request_log import Lines, lines  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 SITE = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
 ODD = [{"type": "mcp", "server_label": "odd", "require_approval": "never"}]

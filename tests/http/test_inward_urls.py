@@ -13,6 +13,8 @@ from tests.inward_urls import LoopbackServer
 
 from .conftest import script
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 AT_ONCE = 16
 

@@ -20,6 +20,8 @@ from tests.golden.test_golden_flows import check_order
 
 from .conftest import create, frames, script, text_of, wait_until
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 SHELL = {"type": "shell", "environment": {"type": "container_auto"}}

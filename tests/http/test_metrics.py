@@ -31,6 +31,8 @@ from .conftest import create, script, wait_until
 from .test_auth import bearer, new_key
 from .test_webhooks import listening, settings
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 
 

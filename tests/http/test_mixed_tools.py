@@ -17,6 +17,8 @@ from websockets.sync.client import connect
 
 from .conftest import create, frames, script, text_of, wait_until
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 SHELL = {"type": "shell", "environment": {"type": "container_auto"}}

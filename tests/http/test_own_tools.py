@@ -25,7 +25,10 @@ SECRET = "hunter2-hunter2"
 CALC: Json = {"type": "mcp", "server_label": "calc"}
 ADD: Json = {"mcp": "add", "args": {"a": 2, "b": 40}}
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
+]
 
 
 @pytest.fixture(scope="module")

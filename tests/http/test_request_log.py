@@ -20,7 +20,10 @@ from .test_auth import bearer, new_key
 from .test_webhooks import listening, settings
 from .test_websocket import joined
 
-pytestmark = pytest.mark.one_process  # whose log records the tests see
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.one_process,  # whose log records the tests see
+]
 
 Json = dict[str, Any]
 KEY_NAME = "test"

@@ -10,6 +10,8 @@ import httpx
 import pytest
 from tests.http.conftest import script
 
+pytestmark = pytest.mark.slow
+
 MODELS = """\
 [[models]]
 name = ["quick", "default"]

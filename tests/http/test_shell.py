@@ -11,6 +11,8 @@ from openai import OpenAI
 
 from .conftest import create, frames, script, text_of
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 TOOL = {"type": "shell", "environment": {"type": "container_auto"}}

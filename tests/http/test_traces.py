@@ -22,6 +22,8 @@ from .test_webhooks import listening
 from .test_webhooks import settings as webhook_settings
 from .test_websocket import joined
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 TRACE, SPAN = "a" * 32, "b" * 16
 CLIENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}

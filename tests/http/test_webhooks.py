@@ -13,6 +13,8 @@ import httpx
 import openai
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 SECRET = f"whsec_{base64.b64encode(b's' * 32).decode()}"
 

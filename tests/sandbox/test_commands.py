@@ -17,7 +17,7 @@ from antiphon.domain.errors import SandboxError
 from .conftest import MEMORY, content_of, make_sandboxes
 from .test_sandboxes import MAX_CALL_S, MAX_START_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="module")

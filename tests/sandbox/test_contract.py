@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from antiphon.application.ports import Sandboxes
 from antiphon.testing.sandboxes import SandboxesContract
 
 from .conftest import make_sandboxes
+
+pytestmark = pytest.mark.slow
 
 
 class TestBubblewrapSandboxes(SandboxesContract):

@@ -32,7 +32,7 @@ from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
 from .conftest import MEMORY, PYTHON, content_of, make_sandboxes
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 PNG = b"\x89PNG\r\n\x1a\n..."
 

@@ -18,7 +18,10 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sandboxes.confined_python import ConfinedPython
 from antiphon.domain.errors import SandboxError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and sandboxes of Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits and sandboxes of Linux"),
+]
 
 MEMORY_BYTES = 256 * 1024**2
 

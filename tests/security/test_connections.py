@@ -36,6 +36,8 @@ from antiphon.entrypoints.wiring.transport import (
     transport,
 )
 
+pytestmark = pytest.mark.slow
+
 LONG = '@@script [[{"say": "%s", "repeat": 20}]]' % ("word " * 1000)
 OTHER = "127.0.0.2"
 HALF_HEADS = int(os.environ.get("ANTIPHON_TEST_HALF_HEADS", "1100"))

@@ -24,6 +24,8 @@ from antiphon.application.resources.keys import create_key
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import PUBLIC
 
+pytestmark = pytest.mark.slow
+
 CASES = int(os.environ.get("ANTIPHON_TEST_CASES", "500"))
 LIMIT_S = 30
 

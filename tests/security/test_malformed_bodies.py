@@ -27,6 +27,8 @@ from antiphon.domain import vector_stores as v
 from .odd_bodies import OddBodies
 from .server_probe import BUSY_FACTOR, MAX_GROWTH_BYTES, ProbedServer, probe_server
 
+pytestmark = pytest.mark.slow
+
 CASES = int(os.environ.get("ANTIPHON_TEST_CASES", "1000"))
 FEW = 15
 LIMIT_S = 60

@@ -6,7 +6,10 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
 from tests.security.server_probe import probe_server
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_probe_sees_a_server_that_stands_still(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ from antiphon.entrypoints.http.console.sessions import (
     Sessions,
 )
 
+pytestmark = pytest.mark.slow
+
 SAME = {"sec-fetch-site": "same-origin", "sec-fetch-dest": "empty"}
 BASE = {"model": "scripted-chat", "input": "hi"}
 

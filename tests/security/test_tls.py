@@ -23,6 +23,8 @@ from websockets.asyncio.client import connect as connect_websocket
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.tls import Certificate
 
+pytestmark = pytest.mark.slow
+
 LONG = "@@script " + json.dumps([[{"say": "word " * 1000, "repeat": 20}]])
 NO_TRUST = ssl.create_default_context()
 NO_TRUST.check_hostname = False

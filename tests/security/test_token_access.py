@@ -24,6 +24,8 @@ from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.keys import first_key_command
 from antiphon.entrypoints.settings import load
 
+pytestmark = pytest.mark.slow
+
 BASE = {"model": "scripted-chat", "input": "hi"}
 EXPIRES_WITHIN_S = 20.0
 

@@ -25,6 +25,8 @@ from antiphon.domain.items import McpCall, Message
 from antiphon.domain.json import Json
 from antiphon.domain.response import TERMINAL, Response
 
+pytestmark = pytest.mark.slow
+
 TENANT = "t"
 MOST_ROUNDS = 4
 FOREVER = 10**9

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tests.fake_mcp_server import site
 
+pytestmark = pytest.mark.slow
+
 MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli", "doctor")
 CANARY = "c4nary-s3cret"
 
