@@ -81,9 +81,11 @@ test-times: $(VENV)/ready
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
 	$(VENV_CLIENTS)/bin/pytest tests/clients -m clients -W ignore -rs $(ARGS)
 
-# ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried.
+# ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried. Nothing runs beside what is
+# measured.
 test-security: $(VENV_SECURITY)/ready
-	$(VENV_SECURITY)/bin/pytest tests/security -rs $(ARGS)
+	$(VENV_SECURITY)/bin/pytest $(SIDE_BY_SIDE) tests/security -m "not faults" -rs $(ARGS)
+	$(VENV_SECURITY)/bin/pytest tests/security -m faults -rs $(ARGS)
 
 # Without Chromium and its driver on the machine, they are skipped and say so.
 test-browser: $(VENV_BROWSER)/ready $(AXE)/ready
@@ -106,7 +108,8 @@ test-ray: $(VENV_RAY)/ready
 	$(VENV_RAY)/bin/pytest tests/ray -m ray -rs $(ARGS)
 
 test-vllm: $(VENV_VLLM)/ready
-	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
+	$(VENV_VLLM)/bin/pytest --numprocesses 2 --dist loadfile \
+		tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
 
 # Building llama.cpp takes some minutes, so CI leaves these out.
 test-upstreams: $(VENV_VLLM)/ready $(VENV_LLAMA)/ready
