@@ -73,10 +73,12 @@ class Waits(Struct, frozen=True):
         assert attacked <= FACTOR * usual + slack_s
 
 
-def make_keys(folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return a key of each of two tenants, and the options of a server that knows them."""
+def make_keys(
+    folder: Path, tenants: Sequence[str] = ("greedy", "other")
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return a key of each tenant, and the options of a server that knows them."""
     keys, path = {}, folder / "keys.toml"
-    for tenant in ("greedy", "other"):
+    for tenant in tenants:
         keys[tenant], key = create_key(tenant, tenant, new_id=new_id, now=time.time)
         append(path, key)
     return keys, ("--auth", "on", "--keys-file", str(path))
