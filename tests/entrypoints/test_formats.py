@@ -13,6 +13,8 @@ import pytest
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.entrypoints.formats import MAX_SHOWN_CHARACTERS
 
+pytestmark = pytest.mark.slow
+
 MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
 HERMES = """
 {%- for message in messages %}{{ message.role }}: {{ message.content }}

@@ -13,6 +13,8 @@ from tests.upstreams.chat_faults import SECRET
 from tests.upstreams.chat_models import model_table
 from tests.upstreams.chat_server import MODEL, ScriptedChatServer, scripted_chat_server
 
+pytestmark = pytest.mark.slow
+
 TABLES = """\
 [[models]]
 name = "plain"

@@ -14,6 +14,8 @@ from tests.adapters.fake_embeddings import FakeEmbeddings, embedding
 
 from .conftest import create, script, text_of
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {"pets.txt": "How to feed a puppy.", "roads.txt": "Where an automobile may stop."}
 
 

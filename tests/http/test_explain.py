@@ -13,6 +13,8 @@ from tests import fake_mcp_server
 from tests.http import conftest
 from tests.http.conftest import MODELS, script, wait_until
 
+pytestmark = pytest.mark.slow
+
 Serve = Any
 SECRET = "the-heron-knows"
 ADD = {"mcp": "add", "args": {"a": 2, "b": 40}}

@@ -11,6 +11,8 @@ import pytest
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.domain.errors import StoreError
 
+pytestmark = pytest.mark.slow
+
 
 class SickStore(MemoryStore):
     """Cannot be written once a test says so, or does not answer."""

@@ -9,6 +9,8 @@ import httpx
 import openai
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MODEL = "scripted-chat"
 BODY = {"model": MODEL, "input": "hi"}
 

@@ -13,6 +13,8 @@ import pytest
 from .conftest import create, script, wait_until
 from .test_auth import bearer, new_key
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 

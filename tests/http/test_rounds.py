@@ -17,6 +17,8 @@ from antiphon.domain.tools import ToolSpec
 from .conftest import create, script, text_of
 from .test_mcp import FakeMcpServer, server_tool
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 Parts = Sequence[Json]
 

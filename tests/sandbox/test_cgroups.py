@@ -21,6 +21,8 @@ from antiphon.domain.errors import SettingsError
 
 from .conftest import PYTHON
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Path]
 
 
