@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
@@ -85,10 +86,15 @@ def test_a_setting_that_does_not_exist_is_named(serve_antiphon: Serve) -> None:
         pass
 
 
-def test_the_garbage_collector_stays_as_the_tests_have_it(serve_antiphon: Serve) -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
-    with serve_antiphon():
-        assert (gc.get_threshold(), gc.get_freeze_count()) == before
+def test_the_interpreter_stays_as_the_tests_have_it(serve_antiphon: Serve) -> None:
+    thresholds, usual_interval = gc.get_threshold(), sys.getswitchinterval()
+    sys.setswitchinterval(0.004)
+    try:
+        with serve_antiphon():
+            assert (gc.get_threshold(), gc.get_freeze_count()) == (thresholds, 0)
+            assert sys.getswitchinterval() == pytest.approx(0.004)
+    finally:
+        sys.setswitchinterval(usual_interval)
 
 
 async def test_an_app_can_be_served_without_a_port() -> None:
