@@ -215,40 +215,33 @@ class TokenModel(Model):
         # Prepared right away: the tokens of its images are known only then.
         return await self._engine.prepare(rendered)
 
-    async def _render_if_short(self, turn: Turn, *, reserved_tokens: int) -> Prompt | None:
-        """Return the prompt if it leaves the reserved tokens, else None."""
+    async def _render_if_short(self, turn: Turn) -> Prompt | None:
+        """Return the prompt, or None if it is longer than the context."""
         try:
-            prompt = await self._render(turn)
+            return await self._render(turn)
         except RequestError as error:
             if error.code != CONTEXT_EXCEEDED:
                 raise
             return None
-        return prompt if self._leaves(reserved_tokens, prompt) else None
 
     async def _render_to_fit(self, turn: Turn) -> tuple[Turn, Prompt]:
-        if turn.truncate:
-            prompt = await self._render_if_short(
-                turn, reserved_tokens=reserved_tokens(turn, self._engine.context_length)
-            )
-            return (turn, prompt) if prompt is not None else await self._truncate(turn)
-        return turn, await self._render_whole(turn)
+        if not turn.truncate:
+            return turn, await self._render_whole(turn)
+        reserved = reserved_tokens(turn, self._engine.context_length)
+        best = await longest_that_fits(
+            turn,
+            self._render_if_short,
+            limit=self._engine.context_length - reserved,
+            tokens_of=lambda prompt: len(prompt.token_ids),
+        )
+        # It may leave less than reserved, but no more items can be dropped.
+        return best or (turn, await self._render_whole(turn))
 
     async def _render_whole(self, turn: Turn) -> Prompt:
         prompt = self._counted.take(turn) or await self._render(turn)
         if not self._leaves(1, prompt):
             raise input_too_long(len(prompt.token_ids), self._max_prompt_tokens)
         return prompt
-
-    async def _truncate(self, turn: Turn) -> tuple[Turn, Prompt]:
-        reserved = reserved_tokens(turn, self._engine.context_length)
-        best = await longest_that_fits(
-            turn,
-            partial(self._render_if_short, reserved_tokens=reserved),
-            limit=self._engine.context_length - reserved,
-            tokens_of=lambda prompt: len(prompt.token_ids),
-        )
-        # It may leave less than reserved, but no more items can be dropped.
-        return best or (turn, await self._render_whole(turn))
 
     @property
     def _max_prompt_tokens(self) -> int:

@@ -22,42 +22,95 @@ RESERVED_CONTEXT_DIVISOR = 4
 USUAL_CHARS_PER_TOKEN = 4
 """Only where the search starts."""
 
+MAX_SLOW_STEPS = 2
+"""Estimates that leave more than half of the range, before the search bisects it."""
+
 T = TypeVar("T")
 
 
 async def longest_that_fits(
     turn: Turn,
-    render_if_short: Callable[[Turn], Awaitable[T | None]],
+    render: Callable[[Turn], Awaitable[T | None]],
     *,
     limit: int,
     tokens_of: Callable[[T], int],
 ) -> tuple[Turn, T] | None:
     """Return the turn with the fewest oldest items dropped, and how it was rendered.
 
-    `render_if_short` returns None for a turn of more than `limit` tokens. None if dropping all
-    items that the conversation rules allow to drop does not help.
+    `render` may return None for a turn of more than `limit` tokens, without counting them. None if
+    dropping all items that the conversation rules allow to drop does not help.
     """
-    # Each step renders a prompt. The tokens of one that fits say how much text fits, so the search
-    # is over soon. Every other step bisects, in case they mislead.
+    whole = await render(turn)
+    if whole is not None and tokens_of(whole) <= limit:
+        return turn, whole
     walk_size = WALK_BYTES * len(turn.items)
-    groups, kept_length = await run_in_thread(ITEM_BYTES * len(turn.items), _measure, turn.items)
-    low, high = 1, len(groups)
+    groups, lengths = await run_in_thread(ITEM_BYTES * len(turn.items), _measure, turn.items)
+    search = _Search(lengths, limit)
+    search.learn(0, None if whole is None else tokens_of(whole))
     best: tuple[Turn, T] | None = None
-    fitting_length = USUAL_CHARS_PER_TOKEN * float(limit)
-    step = 0
-    while low <= high:
-        dropped = (low + high) // 2
-        if step == 0 or step % 2:
-            dropped = min(max(bisect_left(kept_length, -fitting_length, key=neg), low), high)
+    while (dropped := search.next_number()) is not None:
         shorter_turn = await run_in_thread(walk_size, _without, turn, groups[:dropped])
-        rendered = await render_if_short(shorter_turn)
-        if rendered is not None:
-            best, high = (shorter_turn, rendered), dropped - 1
-            fitting_length = kept_length[dropped] * limit / max(1, tokens_of(rendered))
-        else:
-            low = dropped + 1
-        step += 1
+        rendered = await render(shorter_turn)
+        tokens = None if rendered is None else tokens_of(rendered)
+        search.learn(dropped, tokens)
+        if rendered is not None and search.fits(tokens):
+            best = shorter_turn, rendered
     return best
+
+
+class _Search:
+    """Finds the least number of groups to drop, with few tries: each one renders a prompt.
+
+    `lengths` are of the text that is left without the first N groups. Between the nearest prompts
+    that were counted, tokens are taken to follow the text (regula falsi). That is wrong where one
+    text has more tokens than another, so the search bisects after slow steps.
+    """
+
+    def __init__(self, lengths: Sequence[int], limit: int) -> None:
+        self._lengths = lengths
+        self._limit = limit
+        self._low, self._high = 0, len(lengths) - 1
+        # Length and tokens of the longest prompt that fits, and of the shortest that does not.
+        self._fitting: tuple[int, int] | None = None
+        self._too_long: tuple[int, int] | None = None
+        self._tries = self._slow_steps = 0
+
+    def fits(self, tokens: int | None) -> bool:
+        return tokens is not None and tokens <= self._limit
+
+    def next_number(self) -> int | None:
+        """Return the number of groups to drop in the next try, None if all is known."""
+        if self._low > self._high:
+            return None
+        is_first = self._tries == 1
+        can_estimate = is_first or self._fitting is not None or self._too_long is not None
+        if not can_estimate or self._slow_steps >= MAX_SLOW_STEPS:
+            return (self._low + self._high) // 2
+        estimate = bisect_left(self._lengths, -self._estimate_length(), key=neg)
+        return min(max(estimate, self._low), self._high)
+
+    def learn(self, dropped: int, tokens: int | None) -> None:
+        """Learn how many tokens a try has; None if it is too long."""
+        size = self._high - self._low + 1
+        if tokens is not None and self.fits(tokens):
+            self._high = dropped - 1
+            self._fitting = self._lengths[dropped], tokens
+        else:
+            self._low = dropped + 1
+            if tokens is not None:
+                self._too_long = self._lengths[dropped], tokens
+        is_slow = 2 * (self._high - self._low + 1) > size
+        self._slow_steps = self._slow_steps + 1 if is_slow else 0
+        self._tries += 1
+
+    def _estimate_length(self) -> float:
+        """Return how much text has as many tokens as fit."""
+        if self._fitting is not None and self._too_long is not None:
+            (length, tokens), (longer, more) = self._fitting, self._too_long
+            per_token = (longer - length) / max(1, more - tokens)
+            return length + (self._limit - tokens) * per_token
+        length, tokens = self._fitting or self._too_long or (USUAL_CHARS_PER_TOKEN, 1)
+        return self._limit * length / max(1, tokens)
 
 
 def _measure(items: Sequence[Item]) -> tuple[list[frozenset[int]], list[int]]:

@@ -18,16 +18,20 @@ MESSAGES = 3000
 
 
 class Renderer:
-    """Renders a turn as the number of its tokens: as many as each message says."""
+    """Renders a turn as the number of its tokens: as many as each message says.
 
-    def __init__(self, limit: int) -> None:
+    It counts up to `most` tokens: a model's context, of which the answer gets a part.
+    """
+
+    def __init__(self, limit: int, most: int | None = None) -> None:
         self.limit = limit
+        self.most = limit if most is None else most
         self.renderings = 0
 
     async def __call__(self, turn: Turn) -> int | None:
         self.renderings += 1
         tokens = tokens_of(turn)
-        return tokens if tokens <= self.limit else None
+        return tokens if tokens <= self.most else None
 
 
 def tokens_of(turn: Turn) -> int:
@@ -55,21 +59,44 @@ async def kept_by(renderer: Renderer, turn: Turn) -> int | None:
 @given(
     messages=st.lists(st.tuples(st.integers(0, 50), st.text("ab ", max_size=99)), max_size=60),
     limit=st.integers(0, 1500),
+    counted_share=st.sampled_from([1.0, 1.3, 9.9]),
 )
-async def test_as_many_items_as_fit_are_kept(messages: list[tuple[int, str]], limit: int) -> None:
+async def test_as_many_items_as_fit_are_kept(
+    messages: list[tuple[int, str]], limit: int, counted_share: float
+) -> None:
     tokens, texts = [each[0] for each in messages], [each[1] for each in messages]
-    renderer = Renderer(limit)
-    fitting = [n for n in range(1, len(tokens)) if sum(tokens[-n:]) <= limit]
+    renderer = Renderer(limit, int(limit * counted_share))
+    sizes = range(min(1, len(tokens)), len(tokens) + 1)  # the newest item is never dropped
+    fitting = [n for n in sizes if sum(tokens[len(tokens) - n :]) <= limit]
     assert await kept_by(renderer, turn_of(tokens, texts)) == max(fitting, default=None)
-    assert renderer.renderings <= 2 * log2(len(tokens) + 1) + 2
+    assert renderer.renderings <= 3 * log2(len(tokens) + 1) + 3
 
 
+@pytest.mark.parametrize("counted_share", [1.0, 4 / 3])
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.8, 0.999])
-async def test_few_prompts_are_rendered_if_tokens_follow_text(share: float) -> None:
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ("word ", 5),
+        ("wort", 7),  # the text misleads at first
+        ("", 9),  # tokens do not follow the text at all: 13 with bisection alone
+    ],
+)
+async def test_few_prompts_are_rendered(
+    words: str, most: int, share: float, counted_share: float
+) -> None:
     lengths = [1 + n * n % 97 for n in range(MESSAGES)]
-    renderer = Renderer(int(share * sum(lengths)))
-    await kept_by(renderer, turn_of(lengths, ["word " * length for length in lengths]))
-    assert renderer.renderings <= 6  # 12 with bisection alone
+    limit = int(share * sum(lengths))
+    renderer = Renderer(limit, int(limit * counted_share))
+    await kept_by(renderer, turn_of(lengths, [words * length for length in lengths]))
+    print(f"{renderer.renderings} prompts")
+    assert renderer.renderings <= most
+
+
+async def test_what_fits_is_rendered_once() -> None:
+    renderer = Renderer(limit=4)
+    assert await kept_by(renderer, turn_of([1, 1, 1], ["", "", ""])) == 3
+    assert renderer.renderings == 1
 
 
 async def test_the_search_does_not_look_at_characters() -> None:
