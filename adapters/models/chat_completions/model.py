@@ -249,21 +249,13 @@ class ChatCompletionsModel(Model):
         raise to_our_error(error, refusal, model=self._names[0], used=body.used) from None
 
     async def _count_to_fit(self, turn: Turn) -> CountedTurn:
-        counted = await self._count(turn)
         if not turn.truncate:
-            return counted
+            return await self._count(turn)
         limit = self.context_length - reserved_tokens(turn, self.context_length)
-        if counted.tokens <= limit:
-            return counted
-
-        async def count_if_short(shorter: Turn) -> CountedTurn | None:
-            shorter_count = await self._count(shorter)
-            return shorter_count if shorter_count.tokens <= limit else None
-
         best = await longest_that_fits(
-            turn, count_if_short, limit=limit, tokens_of=lambda shorter: shorter.tokens
+            turn, self._count, limit=limit, tokens_of=lambda counted: counted.tokens
         )
-        return counted if best is None else best[1]
+        return await self._count(turn) if best is None else best[1]
 
     async def _count(self, turn: Turn) -> CountedTurn:
         if is_large(turn) or has_large_tools(turn):
