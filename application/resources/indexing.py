@@ -18,6 +18,7 @@ from antiphon.application.resources.file_texts import PDF, text_of
 from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
+from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.precedence import Precedence, Work
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import (
@@ -232,7 +233,9 @@ class IndexFiles:
         self, claim: _Claim, chunks: Iterator[TextChunk], *, cost: int
     ) -> list[TextChunk]:
         async with self._turn(claim), self._threads.slot(claim.job.tenant):
-            return await run_in_thread(cost, lambda: list(islice(chunks, MAX_BATCH_CHUNKS)))
+            # In the thread: here, there would be no pauses.
+            next_chunks = lambda: list(islice(with_pauses(chunks), MAX_BATCH_CHUNKS))  # noqa: E731
+            return await run_in_thread(cost, next_chunks)
 
     def _turn(self, claim: _Claim) -> AbstractAsyncContextManager[None]:
         return nullcontext() if claim.is_short else self._precedence.work(claim.job.tenant)

@@ -4,6 +4,8 @@ In turns, a short request waits for a busy tenant's whenever it takes one, so it
 as usual. Here, a busy tenant's work does not begin while others have short work in progress. It
 waits for 100 ms at most, and then has a turn whatever the others do. While several tenants send
 requests, it also begins one by one: what is in progress already is all that others wait for.
+
+What computes in a thread has begun, and asks again and again whether it must give way.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
+from weakref import WeakKeyDictionary
 
 from antiphon.application.support.fair_loop import FAIR_AFTER_OTHER_TENANT_S
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
@@ -56,6 +59,8 @@ class Precedence:
 
     def __init__(self) -> None:
         self._short: Counter[str] = Counter()
+        self._models_asked: Counter[str] = Counter()
+        """Requests for responses: no tenant's requests wait for them, only computations pause."""
         self._turns: dict[str, asyncio.Event] = {}
         """Of tenants that wait, or go on after they have waited for long."""
         self._one_by_one = FairQueue(UNBOUNDED, per_tenant=1)
@@ -72,12 +77,24 @@ class Precedence:
         """Begin work of a tenant that has nothing else waiting."""
         self.note(tenant)
         self._short[tenant] += 1
-        return Work(partial(self._linger, tenant))
+        return Work(partial(self._linger, self._end, tenant))
+
+    def begin_response(self, tenant: str) -> Work | None:
+        """Begin to prepare a response, which may take no turn; None if nobody else is active."""
+        self.note(tenant)
+        if not self._is_shared:
+            return None
+        self._models_asked[tenant] += 1
+        return Work(partial(self._linger, self._end_response, tenant))
+
+    def must_give_way(self, tenant: str) -> bool:
+        """Return whether others have short work in progress; any thread may ask."""
+        return self._must_wait(tenant) or self._has_others(self._models_asked, tenant)
 
     async def begin(self, tenant: str) -> Work:
         """Begin work of a tenant that has more, once nobody else's short work is in progress."""
         self.note(tenant)
-        if monotonic() > self._shared_until:
+        if not self._is_shared:
             return Work(_do_nothing)
         await self._one_by_one.acquire(tenant)
         release = partial(self._one_by_one.release, tenant)
@@ -97,8 +114,17 @@ class Precedence:
         finally:
             work.end()
 
-    def _linger(self, tenant: str) -> None:
-        asyncio.get_running_loop().call_later(LINGER_S, self._end, tenant)
+    @property
+    def _is_shared(self) -> bool:
+        return monotonic() <= self._shared_until
+
+    def _linger(self, end: Callable[[str], None], tenant: str) -> None:
+        asyncio.get_running_loop().call_later(LINGER_S, end, tenant)
+
+    def _end_response(self, tenant: str) -> None:
+        self._models_asked[tenant] -= 1
+        if not self._models_asked[tenant]:
+            del self._models_asked[tenant]
 
     def _end(self, tenant: str) -> None:
         self._short[tenant] -= 1
@@ -120,7 +146,11 @@ class Precedence:
         await turn.wait()
 
     def _must_wait(self, tenant: str) -> bool:
-        return len(self._short) > (tenant in self._short)
+        return self._has_others(self._short, tenant)
+
+    @staticmethod
+    def _has_others(counts: Counter[str], tenant: str) -> bool:
+        return len(counts) > (tenant in counts)
 
     def _let_go_on(self, tenant: str, turn: asyncio.Event) -> None:
         if self._turns.get(tenant) is turn:
@@ -129,3 +159,11 @@ class Precedence:
 
 
 def _do_nothing() -> None: ...
+
+
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Precedence] = WeakKeyDictionary()
+
+
+def running_precedence() -> Precedence:
+    """Return that of the running event loop."""
+    return _of_loops.setdefault(asyncio.get_running_loop(), Precedence())

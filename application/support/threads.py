@@ -2,12 +2,14 @@
 
 A thread does not make Python faster, but the interpreter switches threads every few milliseconds,
 so other tasks can run. The event loop waits that long for each thread that computes. So there are
-only two, whatever the number of requests, and a tenant has one of them at a time.
+only two, whatever the number of requests, and a tenant has one of them at a time. Long work gives
+way to short (see pauses).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -18,6 +20,8 @@ from weakref import WeakKeyDictionary
 
 from antiphon.application.support.fair_loop import current_tenant
 from antiphon.application.support.fair_threads import FairThreads
+from antiphon.application.support.pauses import Credit, Pauses
+from antiphon.application.support.precedence import running_precedence
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,12 +38,15 @@ WALK_BYTES = 200
 MAX_THREADS = 2
 """One tenant's work is not held up by another's; more would only hold up the event loop."""
 
+MAX_CREDITS = 1000
+"""Tenants whose credit is known: the last that computed."""
+
 _numbers = count()
 _order: ContextVar[int | None] = ContextVar("order_of_computation", default=None)
 """The number of this request among those that compute."""
 
 _executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="computation")
-_threads_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, FairThreads] = WeakKeyDictionary()
+_threads_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Threads] = WeakKeyDictionary()
 
 
 async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,10 +65,31 @@ async def compute_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwa
     loop = asyncio.get_running_loop()
     threads = _threads_of_loops.get(loop)
     if threads is None:
-        threads = FairThreads(MAX_THREADS, per_tenant=MAX_THREADS - 1, executor=_executor)
-        _threads_of_loops[loop] = threads
+        threads = _threads_of_loops[loop] = _Threads()
     order = _order.get()
     if order is None:
         order = next(_numbers)
         _order.set(order)
-    return await threads.run(current_tenant(), partial(work, *args, **kwargs), priority=order)
+    tenant = current_tenant()
+    call = partial(work, *args, **kwargs)
+    return await threads.run(tenant, threads.pauses_of(tenant).run, call, priority=order)
+
+
+class _Threads(FairThreads):
+    """The threads of an event loop, in which computations pause for each other."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_THREADS, per_tenant=MAX_THREADS - 1, executor=_executor)
+        self._precedence = running_precedence()
+        self._credits: OrderedDict[str, Credit] = OrderedDict()
+
+    def pauses_of(self, tenant: str) -> Pauses:
+        credit = self._credits.setdefault(tenant, Credit())
+        self._credits.move_to_end(tenant)
+        if len(self._credits) > MAX_CREDITS:
+            self._credits.popitem(last=False)
+        return Pauses(credit, partial(self._must_give_way, tenant))
+
+    def _must_give_way(self, tenant: str) -> bool:
+        # A computation keeps its thread while it pauses: nobody may wait for that.
+        return not self.keeps_tenants_out and self._precedence.must_give_way(tenant)

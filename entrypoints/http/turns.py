@@ -50,9 +50,17 @@ class TakeTurns:
             await self._app(scope, receive, send)
             return
         tenant = scope["auth"].tenant
-        if scope["type"] != ScopeType.HTTP or admitted_route(scope) is not None:
+        if scope["type"] != ScopeType.HTTP:
             self._precedence.note(tenant)
             await self._app(scope, receive, send)
+            return
+        if admitted_route(scope) is not None:
+            work = self._precedence.begin_response(tenant)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                if work is not None:
+                    work.end()
             return
         turn = _Turn(self._at_work, self._precedence, tenant, receive, send)
         try:

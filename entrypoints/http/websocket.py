@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from websockets.frames import CloseCode
 
 from antiphon.application.responses.start import AcceptedResponse
+from antiphon.application.support.precedence import running_precedence
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
@@ -168,7 +169,9 @@ class WebSocketSession:
                 raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
-        self._services.admission.check_room(caller_of(self._socket).tenant)
+        tenant = caller_of(self._socket).tenant
+        self._services.admission.check_room(tenant)
+        running_precedence().begin_response(tenant)  # it ends by itself
         strict = self._options.strict_unknown_fields
         decoded = await run_in_thread(
             len(body), decode_body, body, strict=strict, envelope=ENVELOPE

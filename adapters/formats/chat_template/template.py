@@ -15,6 +15,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from antiphon.application.support.pauses import with_pauses
 from antiphon.domain.errors import RequestError, SettingsError
 from antiphon.domain.json import Json
 
@@ -100,7 +101,7 @@ class ChatTemplate:
             "tools": tools or None,
         }
         try:
-            return self._templates[name].render(variables)
+            return "".join(with_pauses(self._templates[name].generate(variables)))
         except Exception as error:  # a template is a program and can fail in any way
             raise RequestError(
                 f"The model's chat template cannot render this conversation: {error}",

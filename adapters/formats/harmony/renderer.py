@@ -54,6 +54,7 @@ from antiphon.adapters.formats.turn_cache import (
 from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache
+from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
@@ -145,7 +146,8 @@ class Renderer:
         conversation = _conversation(turn)
         digests = self._turn_cache.prefix_digests(turn.cache_salt, conversation)
         grouped = self._turn_cache.group_turns(conversation, digests)
-        all_entries = list(self._entries(turn, grouped, image_urls, functions_section))
+        written = self._entries(turn, grouped, image_urls, functions_section)
+        all_entries = list(with_pauses(written))
         entries = _drop_old_reasoning(all_entries)
         pieces = [piece for entry in entries for piece in entry.pieces]
         pieces += [h.START, self._encoding.encode_fixed(ASSISTANT)]
@@ -392,7 +394,7 @@ def _drop_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
 def _conversation(turn: Turn) -> list[HarmonyMessage]:
     """Return the conversation's messages without its leading instructions."""
     _, rest = leading_instructions(turn.items)
-    return list(write_items(rest, turn.tools))
+    return list(with_pauses(write_items(rest, turn.tools)))
 
 
 def _author_of(message: HarmonyMessage) -> Author:

@@ -43,6 +43,7 @@ from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache, digest_of
+from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
@@ -185,9 +186,9 @@ class ScriptedRenderer(Renderer):
             prompt.add(MessageEntry("system", [("text", turn.instructions)]))
         for message in turn.previous_messages:
             prompt.add(_previous_message(message))
-        entries = list(transcript(turn.items, turn.tools))
+        entries = list(with_pauses(transcript(turn.items, turn.tools)))
         digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
-        for entry in self.turn_cache.group_turns(entries, digests):
+        for entry in with_pauses(self.turn_cache.group_turns(entries, digests)):
             if isinstance(entry, CachedTurn):
                 prompt.add_cached_turn(entry)
             else:
