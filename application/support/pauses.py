@@ -16,16 +16,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONG_S = 0.02
-"""How long a computation goes on between pauses."""
+STEP_S = 0.002
+"""How long a computation goes on, or pauses, until it looks again."""
 
 SHARE = 1 / 6
 """Of the time, so that the work of others takes at most a fifth longer."""
 
-CREDIT_S = 0.5
-"""What a tenant may use before that. A conversation of 18,000 items takes as much."""
+CREDIT_S = 0.25
+"""What a tenant may use before that. A conversation of 9,000 items takes as much."""
 
-POLL_S = 0.002
+MAX_DEBT_S = 0.02
+"""What a tenant used while nobody minded is no more debt than this."""
 
 _running = threading.local()
 """The `pauses` of the computation in this thread."""
@@ -51,8 +52,7 @@ class Credit:
 
     def use(self, seconds: float) -> None:
         self._refill()
-        # What was used while nobody minded is no debt.
-        self._left_s = max(self._left_s - seconds, -LONG_S)
+        self._left_s = max(self._left_s - seconds, -MAX_DEBT_S)
 
     def _refill(self) -> None:
         now = monotonic()
@@ -71,7 +71,6 @@ class Pauses:
     def run(self, work: Callable[[], T]) -> T:
         """Return `work()`, in this thread."""
         self._used_s = thread_time()
-        self._next_at = monotonic() + LONG_S
         _running.pauses = self
         try:
             return work()
@@ -88,8 +87,8 @@ class Pauses:
     def _pause(self) -> None:
         self._use_credit()
         while self._credit.is_used_up and self._must_give_way():
-            sleep(POLL_S)
-        self._next_at = monotonic() + LONG_S
+            sleep(STEP_S)
+        self._next_at = monotonic() + STEP_S
 
     def _use_credit(self) -> None:
         used_s = thread_time()

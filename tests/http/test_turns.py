@@ -127,3 +127,13 @@ async def test_what_waits_for_admission_takes_no_turn() -> None:
     many = [requests.send(f"{n}", method="POST", path="/v1/responses") for n in range(40)]
     async with running(*many):
         assert len(requests.at_work) == 40
+
+
+async def test_computations_of_others_give_way_while_a_response_is_asked_for() -> None:
+    requests = Requests()
+    requests.precedence.note("greedy")
+    asked = requests.send("response", tenant="other", method="POST", path="/v1/responses")
+    async with running(asked):
+        assert requests.precedence.must_give_way("greedy")
+        assert not requests.precedence.must_give_way("other")
+        requests.go_on.set()

@@ -174,3 +174,35 @@ async def test_an_error_ends_the_work(precedence: Precedence) -> None:
         async with precedence.work("busy"):
             raise ZeroDivisionError
     begin_at_once(precedence, "busy")
+
+
+async def test_a_response_makes_computations_of_others_give_way_until_a_moment_after_it(
+    precedence: Precedence,
+) -> None:
+    work = precedence.begin_response("other")
+    assert work is not None
+    assert precedence.must_give_way("busy")
+    assert not precedence.must_give_way("other")
+    begin_at_once(precedence, "busy").end()  # requests that take turns do not wait for it
+    work.end()
+    assert precedence.must_give_way("busy")
+    await asyncio.sleep(2 * LINGER_S)
+    assert not precedence.must_give_way("busy")
+
+
+async def test_a_long_response_is_waited_for_as_if_it_were_short(precedence: Precedence) -> None:
+    assert precedence.begin_response("other") is not None
+    await asyncio.sleep(SHORT_S + 2 * LINGER_S)
+    assert not precedence.must_give_way("busy")
+
+
+async def test_the_only_active_tenant_has_nobody_to_give_way_to() -> None:
+    assert Precedence().begin_response("only") is None
+
+
+async def test_short_work_that_takes_a_turn_makes_computations_give_way_too(
+    precedence: Precedence,
+) -> None:
+    work = precedence.begin_short("other")
+    assert precedence.must_give_way("busy")
+    work.end()
