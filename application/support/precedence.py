@@ -59,8 +59,8 @@ class Precedence:
 
     def __init__(self) -> None:
         self._short: Counter[str] = Counter()
-        self._models_asked: Counter[str] = Counter()
-        """Requests for responses: no tenant's requests wait for them, only computations pause."""
+        self._responses: Counter[str] = Counter()
+        """Responses that are asked for: only computations of others wait for them."""
         self._turns: dict[str, asyncio.Event] = {}
         """Of tenants that wait, or go on after they have waited for long."""
         self._one_by_one = FairQueue(UNBOUNDED, per_tenant=1)
@@ -84,12 +84,12 @@ class Precedence:
         self.note(tenant)
         if not self._is_shared:
             return None
-        self._models_asked[tenant] += 1
+        self._responses[tenant] += 1
         return Work(partial(self._linger, self._end_response, tenant))
 
     def must_give_way(self, tenant: str) -> bool:
         """Return whether others have short work in progress; any thread may ask."""
-        return self._must_wait(tenant) or self._has_others(self._models_asked, tenant)
+        return self._must_wait(tenant) or self._has_others(self._responses, tenant)
 
     async def begin(self, tenant: str) -> Work:
         """Begin work of a tenant that has more, once nobody else's short work is in progress."""
@@ -122,9 +122,9 @@ class Precedence:
         asyncio.get_running_loop().call_later(LINGER_S, end, tenant)
 
     def _end_response(self, tenant: str) -> None:
-        self._models_asked[tenant] -= 1
-        if not self._models_asked[tenant]:
-            del self._models_asked[tenant]
+        self._responses[tenant] -= 1
+        if not self._responses[tenant]:
+            del self._responses[tenant]
 
     def _end(self, tenant: str) -> None:
         self._short[tenant] -= 1
