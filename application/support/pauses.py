@@ -41,9 +41,10 @@ def with_pauses(items: Iterable[T]) -> Iterable[T]:
 class Credit:
     """The time that a tenant may compute whatever others do. One thread uses it at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
         self._left_s = CREDIT_S
-        self._at = monotonic()
+        self._at = now()
 
     @property
     def is_used_up(self) -> bool:
@@ -55,7 +56,7 @@ class Credit:
         self._left_s = max(self._left_s - seconds, -MAX_DEBT_S)
 
     def _refill(self) -> None:
-        now = monotonic()
+        now = self._now()
         self._left_s = min(self._left_s + SHARE * (now - self._at), CREDIT_S)
         self._at = now
 

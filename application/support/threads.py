@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from antiphon.application.support.fair_loop import current_tenant
 from antiphon.application.support.fair_threads import FairThreads
 from antiphon.application.support.pauses import Credit, Pauses
-from antiphon.application.support.precedence import running_precedence
+from antiphon.application.support.precedence import Precedence, running_precedence
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,9 @@ _order: ContextVar[int | None] = ContextVar("order_of_computation", default=None
 """The number of this request among those that compute."""
 
 _executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="computation")
-_threads_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Threads] = WeakKeyDictionary()
+_threads_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ComputationThreads] = (
+    WeakKeyDictionary()
+)
 
 
 async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,33 +64,41 @@ async def compute_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwa
     Of a tenant's requests, the one that came here first goes first in each of its steps. If each
     step of all were done before the next one, all of them would hold what they decoded.
     """
-    loop = asyncio.get_running_loop()
-    threads = _threads_of_loops.get(loop)
-    if threads is None:
-        threads = _threads_of_loops[loop] = _Threads()
     order = _order.get()
     if order is None:
         order = next(_numbers)
         _order.set(order)
-    tenant = current_tenant()
-    call = partial(work, *args, **kwargs)
-    return await threads.run(tenant, threads.pauses_of(tenant).run, call, priority=order)
+    loop = asyncio.get_running_loop()
+    threads = _threads_of_loops.get(loop)
+    if threads is None:
+        threads = _threads_of_loops[loop] = ComputationThreads(running_precedence())
+    return await threads.compute(current_tenant(), partial(work, *args, **kwargs), priority=order)
 
 
-class _Threads(FairThreads):
-    """The threads of an event loop, in which computations pause for each other."""
+class ComputationThreads(FairThreads):
+    """The threads of an event loop, in which computations pause for others' short work."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, precedence: Precedence, *, make_credit: Callable[[], Credit] = Credit
+    ) -> None:
         super().__init__(MAX_THREADS, per_tenant=MAX_THREADS - 1, executor=_executor)
-        self._precedence = running_precedence()
+        self._precedence = precedence
+        self._make_credit = make_credit
         self._credits: OrderedDict[str, Credit] = OrderedDict()
 
-    def pauses_of(self, tenant: str) -> Pauses:
-        credit = self._credits.setdefault(tenant, Credit())
+    async def compute(self, tenant: str, work: Callable[[], T], *, priority: int = 0) -> T:
+        """Return `work()`, see `compute_in_thread`."""
+        pauses = Pauses(self._credit_of(tenant), partial(self._must_give_way, tenant))
+        return await self.run(tenant, pauses.run, work, priority=priority)
+
+    def _credit_of(self, tenant: str) -> Credit:
+        credit = self._credits.get(tenant)
+        if credit is None:
+            credit = self._credits[tenant] = self._make_credit()
         self._credits.move_to_end(tenant)
         if len(self._credits) > MAX_CREDITS:
             self._credits.popitem(last=False)
-        return Pauses(credit, partial(self._must_give_way, tenant))
+        return credit
 
     def _must_give_way(self, tenant: str) -> bool:
         # A computation keeps its thread while it pauses: nobody may wait for that.

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextvars import copy_context
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain, repeat
 from time import monotonic, thread_time
-from typing import Any
 
 import pytest
 
-from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.pauses import CREDIT_S, SHARE, STEP_S, Credit, Pauses, with_pauses
-from antiphon.application.support.precedence import running_precedence
-from antiphon.application.support.threads import compute_in_thread
+from antiphon.application.support.precedence import Precedence
+from antiphon.application.support.threads import ComputationThreads
 
 LIMIT_S = 30.0
 
@@ -89,41 +86,25 @@ def test_an_error_ends_the_pauses(used_up: Credit) -> None:
 # --- on an event loop -----------------------------------------------------------------------------
 
 
-def start(tenant: str, work: Callable[[], Any]) -> asyncio.Task[Any]:
-    async def run() -> Any:
-        await take_loop_share(tenant)
-        return await compute_in_thread(work)
-
-    return asyncio.get_running_loop().create_task(run(), context=copy_context())
-
-
-async def has_begun(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, LIMIT_S)
+def make_used_up() -> Credit:
+    """Return a credit that is not refilled."""
+    credit = Credit(now=lambda: 0.0)
+    credit.use(CREDIT_S + 1)
+    return credit
 
 
 class LongWork:
-    """A tenant's computation that has used up its credit, and then notes each step."""
+    """A computation of a tenant without credit, which notes each step."""
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, threads: ComputationThreads, tenant: str) -> None:
         self.steps = 0
-        self._step = threading.Event()
         self._may_end = threading.Event()
-        self._is_heavy = threading.Event()
-        self.task = start(tenant, self._compute)
+        work = threads.compute(tenant, self._compute)
+        self._task = asyncio.get_running_loop().create_task(work)
 
     def _compute(self) -> None:
-        compute(CREDIT_S * 1.5)
-        self._is_heavy.set()
         for _ in with_pauses(iter(self._may_end.is_set, True)):
             self.steps += 1
-            self._step.set()
-
-    async def used_up(self) -> None:
-        await has_begun(self._is_heavy)
-
-    async def goes_on(self) -> None:
-        self._step.clear()
-        await has_begun(self._step)
 
     def is_still(self) -> bool:
         """Whether it makes no step while this thread computes, for several turns of the lock."""
@@ -133,42 +114,63 @@ class LongWork:
 
     async def end(self) -> None:
         self._may_end.set()
-        await self.task
+        await self._task
 
 
-def be_active(*tenants: str) -> None:
-    for tenant in tenants:
-        running_precedence().note(tenant)
+class Tenants:
+    """Two heavy tenants that compute, on threads of their own."""
+
+    def __init__(self) -> None:
+        self.precedence = Precedence()
+        self.threads = ComputationThreads(self.precedence, make_credit=make_used_up)
+        self.heavy = [LongWork(self.threads, tenant) for tenant in ("first", "second")]
+        for tenant in ("first", "second"):
+            self.precedence.note(tenant)
 
 
-async def test_a_computation_gives_way_to_a_response_of_another_tenant() -> None:
-    be_active("heavy", "other")
-    heavy = LongWork("heavy")
-    await heavy.used_up()
-    assert running_precedence().begin_response("heavy") is not None
-    await heavy.goes_on()  # its own do not matter
-    assert running_precedence().must_give_way("other")
-    work = running_precedence().begin_response("other")
-    assert work is not None
-    assert running_precedence().must_give_way("heavy")
+@pytest.fixture
+async def tenants() -> AsyncIterator[Tenants]:
+    made = Tenants()
+    await asyncio.sleep(0)  # they begin
+    try:
+        wait_until(lambda: all(each.steps for each in made.heavy))
+        yield made
+    finally:
+        for each in made.heavy:
+            await each.end()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait without the event loop: short work ends by its timers."""
     started = monotonic()
-    while not heavy.is_still():
+    while not is_so():
         assert monotonic() - started < LIMIT_S
+        compute(STEP_S)
+
+
+async def test_computations_give_way_to_a_response_of_another_tenant(tenants: Tenants) -> None:
+    first, second = tenants.heavy
+    assert tenants.precedence.begin_response("first") is not None
+    wait_until(second.is_still)
+    wait_until(lambda: not first.is_still())
+    work = tenants.precedence.begin_response("third")
+    assert work is not None
+    wait_until(lambda: first.is_still() and second.is_still())
     work.end()
-    await heavy.goes_on()
-    await heavy.end()
+    async with asyncio.timeout(LIMIT_S):
+        while tenants.precedence.must_give_way("first"):  # noqa: ASYNC110 - timers end it
+            await asyncio.sleep(STEP_S)
+    wait_until(lambda: not first.is_still() and not second.is_still())
 
 
-async def test_nobody_pauses_while_a_tenant_has_no_thread() -> None:
-    be_active("first", "second", "third")
-    heavy = [LongWork("first"), LongWork("second")]
-    for each in heavy:
-        await each.used_up()
-    running_precedence().begin_response("third")
-    waits = start("third", lambda: "done")
-    for each in heavy:
-        await each.goes_on()
+async def test_nobody_pauses_while_a_tenant_has_no_thread(tenants: Tenants) -> None:
+    first, second = tenants.heavy
+    compute_third = tenants.threads.compute("third", lambda: "done")
+    waits = asyncio.get_running_loop().create_task(compute_third)
+    await asyncio.sleep(0)
+    tenants.precedence.begin_response("third")
+    wait_until(lambda: not first.is_still() and not second.is_still())
+    assert tenants.precedence.must_give_way("first")
     assert not waits.done()
-    for each in heavy:
-        await each.end()
+    await first.end()
     assert await waits == "done"
