@@ -100,7 +100,6 @@ from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
-from antiphon.application.support.precedence import running_precedence
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.websocket.lanes import LaneLimits
@@ -277,14 +276,12 @@ class Container(containers.DeclarativeContainer):
     show_items = providers.Singleton(ShowItems, load_media, unseal=sealer.provided.unseal)
     vector_stores: providers.Provider[VectorStores] = providers.Singleton(vector_stores, settings)
     embeddings: providers.Provider[Embeddings | None] = providers.Singleton(embeddings, settings)
-    precedence = providers.Singleton(running_precedence)
     index_files = providers.Singleton(
         IndexFiles,
         vector_stores,
         files,
         read_pdf,
         embeddings,
-        precedence,
         quota_bytes=settings.provided.keep_vector_bytes,
     )
     find_vector_store = providers.Singleton(FindVectorStore, vector_stores, now=now)

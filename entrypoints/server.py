@@ -21,6 +21,7 @@ from antiphon.application.model.models import Models
 from antiphon.application.ports import Model
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
+from antiphon.application.support.precedence import running_precedence
 from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.admin import serving_admin
@@ -285,7 +286,7 @@ async def start_app(
         container,
         stack,
         RefuseEarly(
-            ShareLoop(TakeTurns(app, container.precedence()) if settings.needs_keys else app),
+            ShareLoop(TakeTurns(app, running_precedence()) if settings.needs_keys else app),
             container.admission(),
             dialect=dialect,
         ),

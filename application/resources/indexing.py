@@ -19,7 +19,7 @@ from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
 from antiphon.application.support.pauses import with_pauses
-from antiphon.application.support.precedence import Precedence, Work
+from antiphon.application.support.precedence import Work, running_precedence
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import (
     DocumentError,
@@ -81,7 +81,6 @@ class IndexFiles:
         files: FileStore,
         read_pdf: ReadPdf,
         embeddings: Embeddings | None = None,
-        precedence: Precedence | None = None,
         *,
         quota_bytes: int = sys.maxsize,
         retry_delay_s: float = RETRY_DELAY_S,
@@ -90,7 +89,6 @@ class IndexFiles:
         self._files = files
         self._read_pdf = read_pdf
         self._embeddings = embeddings
-        self._precedence = precedence or Precedence()
         self._quota_bytes = quota_bytes
         self._retry_delay_s = retry_delay_s
         self._has_work = asyncio.Event()
@@ -156,7 +154,7 @@ class IndexFiles:
         """Index a file and free its place. Raises: StoreError, unless `outages` logs it."""
         is_alone = self._running[job.tenant] == 1
         claim = _Claim(
-            self._stores, job, self._precedence.begin_short(job.tenant) if is_alone else None
+            self._stores, job, running_precedence().begin_short(job.tenant) if is_alone else None
         )
         try:
             await take_loop_share(job.tenant)
@@ -238,7 +236,7 @@ class IndexFiles:
             return await run_in_thread(cost, next_chunks)
 
     def _turn(self, claim: _Claim) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if claim.is_short else self._precedence.work(claim.job.tenant)
+        return nullcontext() if claim.is_short else running_precedence().work(claim.job.tenant)
 
     async def _add(self, claim: _Claim, batch: Sequence[TextChunk], *, first: bool) -> bool:
         job, vectors = claim.job, None

@@ -166,4 +166,8 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Precedence] = WeakKeyDic
 
 def running_precedence() -> Precedence:
     """Return that of the running event loop."""
-    return _of_loops.setdefault(asyncio.get_running_loop(), Precedence())
+    loop = asyncio.get_running_loop()
+    precedence = _of_loops.get(loop)
+    if precedence is None:
+        precedence = _of_loops[loop] = Precedence()
+    return precedence

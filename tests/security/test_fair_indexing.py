@@ -19,7 +19,7 @@ from antiphon.adapters.stores.sqlite_file import SqliteFile
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_WRITTEN_CHUNKS, IndexFiles
-from antiphon.application.support.precedence import Precedence
+from antiphon.application.support.precedence import running_precedence
 from antiphon.domain.text_chunks import TextChunk
 from antiphon.testing.vector_stores import a_file, a_store, vectors_of
 
@@ -114,7 +114,7 @@ async def test_a_big_file_is_written_a_few_chunks_at_a_time() -> None:
 
 
 async def test_of_several_files_of_a_tenant_all_but_the_first_give_way_to_short_work() -> None:
-    precedence = Precedence()
+    precedence = running_precedence()
     short = None
     began: list[tuple[str, bool]] = []
 
@@ -131,7 +131,7 @@ async def test_of_several_files_of_a_tenant_all_but_the_first_give_way_to_short_
         await add_file(files, stores, "greedy", name, "a few words")
     precedence.note("greedy")
     short = precedence.begin_short("other")
-    await IndexFiles(stores, files, PdfReader(), precedence=precedence).run_once()
+    await IndexFiles(stores, files, PdfReader()).run_once()
     assert sorted(began)[1:] == [("file-b", True), ("file-c", True)]
     await stores.aclose()
 
