@@ -228,14 +228,16 @@ class TokenModel(Model):
         if not turn.truncate:
             return turn, await self._render_whole(turn)
         reserved = reserved_tokens(turn, self._engine.context_length)
-        best = await longest_that_fits(
+        shorter_turn, prompt = await longest_that_fits(
             turn,
             self._render_if_short,
             limit=self._engine.context_length - reserved,
-            tokens_of=lambda prompt: len(prompt.token_ids),
+            tokens_of=lambda prompt: None if prompt is None else len(prompt.token_ids),
         )
         # It may leave less than reserved, but no more items can be dropped.
-        return best or (turn, await self._render_whole(turn))
+        if prompt is None or not self._leaves(1, prompt):
+            return turn, await self._render_whole(turn)
+        return shorter_turn, prompt
 
     async def _render_whole(self, turn: Turn) -> Prompt:
         prompt = self._counted.take(turn) or await self._render(turn)

@@ -31,30 +31,28 @@ T = TypeVar("T")
 
 async def longest_that_fits(
     turn: Turn,
-    render: Callable[[Turn], Awaitable[T | None]],
+    render: Callable[[Turn], Awaitable[T]],
     *,
     limit: int,
-    tokens_of: Callable[[T], int],
-) -> tuple[Turn, T] | None:
+    tokens_of: Callable[[T], int | None],
+) -> tuple[Turn, T]:
     """Return the turn with the fewest oldest items dropped, and how it was rendered.
 
-    `render` may return None for a turn of more than `limit` tokens, without counting them. None if
+    `tokens_of` may return None for what has more than `limit` tokens. It is the whole turn if
     dropping all items that the conversation rules allow to drop does not help.
     """
-    whole = await render(turn)
-    if whole is not None and tokens_of(whole) <= limit:
-        return turn, whole
+    best = turn, await render(turn)
+    tokens = tokens_of(best[1])
+    if tokens is not None and tokens <= limit:
+        return best
     walk_size = WALK_BYTES * len(turn.items)
     groups, lengths = await run_in_thread(ITEM_BYTES * len(turn.items), _measure, turn.items)
     search = _Search(lengths, limit)
-    search.learn(0, None if whole is None else tokens_of(whole))
-    best: tuple[Turn, T] | None = None
+    search.learn(0, tokens)
     while (dropped := search.next_number()) is not None:
         shorter_turn = await run_in_thread(walk_size, _without, turn, groups[:dropped])
         rendered = await render(shorter_turn)
-        tokens = None if rendered is None else tokens_of(rendered)
-        search.learn(dropped, tokens)
-        if rendered is not None and search.fits(tokens):
+        if search.learn(dropped, tokens_of(rendered)):
             best = shorter_turn, rendered
     return best
 
@@ -76,9 +74,6 @@ class _Search:
         self._too_long: tuple[int, int] | None = None
         self._tries = self._slow_steps = 0
 
-    def fits(self, tokens: int | None) -> bool:
-        return tokens is not None and tokens <= self._limit
-
     def next_number(self) -> int | None:
         """Return the number of groups to drop in the next try, None if all is known."""
         if self._low > self._high:
@@ -90,10 +85,11 @@ class _Search:
         estimate = bisect_left(self._lengths, -self._estimate_length(), key=neg)
         return min(max(estimate, self._low), self._high)
 
-    def learn(self, dropped: int, tokens: int | None) -> None:
-        """Learn how many tokens a try has; None if it is too long."""
+    def learn(self, dropped: int, tokens: int | None) -> bool:
+        """Learn how many tokens a try has, None if too many to count; return whether it fits."""
         size = self._high - self._low + 1
-        if tokens is not None and self.fits(tokens):
+        fits = tokens is not None and tokens <= self._limit
+        if tokens is not None and fits:
             self._high = dropped - 1
             self._fitting = self._lengths[dropped], tokens
         else:
@@ -103,6 +99,7 @@ class _Search:
         is_slow = 2 * (self._high - self._low + 1) > size
         self._slow_steps = self._slow_steps + 1 if is_slow else 0
         self._tries += 1
+        return fits
 
     def _estimate_length(self) -> float:
         """Return how much text has as many tokens as fit."""

@@ -20,13 +20,13 @@ STEP_S = 0.002
 """How long a computation goes on, or pauses, until it looks again."""
 
 SHARE = 1 / 6
-"""Of the time, so that the work of others takes at most a fifth longer."""
+"""The part of the time that it has then: the work of others takes at most a fifth longer."""
 
 CREDIT_S = 0.25
-"""What a tenant may use before that. A conversation of 9,000 items takes as much."""
+"""How long a tenant may compute before it pauses. A conversation of 9,000 items takes as long."""
 
 MAX_DEBT_S = 0.02
-"""What a tenant used while nobody minded is no more debt than this."""
+"""A tenant owes no more than this for what it used while nobody minded."""
 
 _running = threading.local()
 """The `pauses` of the computation in this thread."""

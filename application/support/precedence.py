@@ -5,7 +5,7 @@ as usual. Here, a busy tenant's work does not begin while others have short work
 waits for 100 ms at most, and then has a turn whatever the others do. While several tenants send
 requests, it also begins one by one: what is in progress already is all that others wait for.
 
-What computes in a thread has begun, and asks again and again whether it must give way.
+What computes in a thread does not begin later. It pauses (see pauses), and asks here if it must.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Precedence:
         """Begin work of a tenant that has nothing else waiting."""
         self.note(tenant)
         self._short[tenant] += 1
-        return Work(partial(self._linger, self._end, tenant))
+        return Work(partial(self._linger, self._short, tenant))
 
     def begin_response(self, tenant: str) -> Work | None:
         """Begin to prepare a response, which may take no turn; None if nobody else is active."""
@@ -85,11 +85,11 @@ class Precedence:
         if not self._is_shared:
             return None
         self._responses[tenant] += 1
-        return Work(partial(self._linger, self._end_response, tenant))
+        return Work(partial(self._linger, self._responses, tenant))
 
     def must_give_way(self, tenant: str) -> bool:
         """Return whether others have short work in progress; any thread may ask."""
-        return self._must_wait(tenant) or self._has_others(self._responses, tenant)
+        return self._must_wait(tenant) or _has_others(self._responses, tenant)
 
     async def begin(self, tenant: str) -> Work:
         """Begin work of a tenant that has more, once nobody else's short work is in progress."""
@@ -118,19 +118,14 @@ class Precedence:
     def _is_shared(self) -> bool:
         return monotonic() <= self._shared_until
 
-    def _linger(self, end: Callable[[str], None], tenant: str) -> None:
-        asyncio.get_running_loop().call_later(LINGER_S, end, tenant)
+    def _linger(self, counts: Counter[str], tenant: str) -> None:
+        asyncio.get_running_loop().call_later(LINGER_S, self._end, counts, tenant)
 
-    def _end_response(self, tenant: str) -> None:
-        self._responses[tenant] -= 1
-        if not self._responses[tenant]:
-            del self._responses[tenant]
-
-    def _end(self, tenant: str) -> None:
-        self._short[tenant] -= 1
-        if self._short[tenant]:
+    def _end(self, counts: Counter[str], tenant: str) -> None:
+        counts[tenant] -= 1
+        if counts[tenant]:
             return
-        del self._short[tenant]
+        del counts[tenant]
         for each, turn in [*self._turns.items()]:
             if not turn.is_set() and not self._must_wait(each):
                 turn.set()
@@ -146,16 +141,16 @@ class Precedence:
         await turn.wait()
 
     def _must_wait(self, tenant: str) -> bool:
-        return self._has_others(self._short, tenant)
-
-    @staticmethod
-    def _has_others(counts: Counter[str], tenant: str) -> bool:
-        return len(counts) > (tenant in counts)
+        return _has_others(self._short, tenant)
 
     def _let_go_on(self, tenant: str, turn: asyncio.Event) -> None:
         if self._turns.get(tenant) is turn:
             turn.set()
             asyncio.get_running_loop().call_later(TURN_S, self._turns.pop, tenant, None)
+
+
+def _has_others(counts: Counter[str], tenant: str) -> bool:
+    return len(counts) > (tenant in counts)
 
 
 def _do_nothing() -> None: ...

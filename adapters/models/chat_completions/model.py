@@ -252,10 +252,10 @@ class ChatCompletionsModel(Model):
         if not turn.truncate:
             return await self._count(turn)
         limit = self.context_length - reserved_tokens(turn, self.context_length)
-        best = await longest_that_fits(
+        _, counted = await longest_that_fits(
             turn, self._count, limit=limit, tokens_of=lambda counted: counted.tokens
         )
-        return await self._count(turn) if best is None else best[1]
+        return counted
 
     async def _count(self, turn: Turn) -> CountedTurn:
         if is_large(turn) or has_large_tools(turn):
