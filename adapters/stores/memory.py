@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -82,7 +82,7 @@ class MemoryStore(Store):
         self._reserved_keys: dict[Key, str] = {}
         self._outbox: dict[str, OutboxEntry] = {}
         self._api_keys: dict[str, ApiKey] = {}
-        self._key_counters: dict[str, KeyCounters] = {}
+        self._key_counters: defaultdict[str, KeyCounters] = defaultdict(KeyCounters)
         self._shared_values: dict[str, bytes] = {}
 
     async def start(self) -> None: ...
@@ -420,7 +420,7 @@ class MemoryStore(Store):
     async def reserve_usage(
         self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
     ) -> KeyUsage:
-        counters = self._key_counters.setdefault(key_id, KeyCounters())
+        counters = self._key_counters[key_id]
         return counters.reserve(charges, slot, now=self._clock(), is_taken=self._is_taken)
 
     async def settle_usage(

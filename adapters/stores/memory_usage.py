@@ -35,7 +35,8 @@ class KeyCounters:
         self, charges: Sequence[Charge], slot: RunSlot | None, *, now: float, is_taken: IsTaken
     ) -> KeyUsage:
         self._delete_expired(now)
-        counts = [self._count(charge) for charge in charges]
+        amounts = self._amounts
+        counts = [amounts.get((charge.name, charge.start), 0) for charge in charges]
         accepted = all(map(Charge.fits, charges, counts))
         if slot is not None:
             if not self._has_slot_for(slot):  # to look at all of them takes long if they are many
@@ -44,8 +45,10 @@ class KeyCounters:
         elif not any(charge.amount for charge in charges):  # somebody asks for what is used
             self._delete_free(is_taken)
         if accepted:
-            self._add(charges)
-            counts = [self._count(charge) for charge in charges]
+            counts = [
+                self._add(charge) if charge.amount else count
+                for charge, count in zip(charges, counts, strict=True)
+            ]
             if slot is not None:
                 self._slots.setdefault((slot.tenant, slot.response_id), slot)
         return KeyUsage(accepted=accepted, counts=counts, runs=len(self._slots))
@@ -53,7 +56,8 @@ class KeyCounters:
     def settle(self, tenant: str, response_id: str, charges: Sequence[Charge]) -> bool:
         if self._slots.pop((tenant, response_id), None) is None:
             return False
-        self._add(charges)
+        for charge in charges:
+            self._add(charge)
         return True
 
     def _delete_expired(self, now: float) -> None:
@@ -70,13 +74,12 @@ class KeyCounters:
     def _has_slot_for(self, slot: RunSlot) -> bool:
         return (slot.tenant, slot.response_id) in self._slots or slot.fits(len(self._slots))
 
-    def _count(self, charge: Charge) -> int:
-        return self._amounts.get((charge.name, charge.start), 0)
-
-    def _add(self, charges: Sequence[Charge]) -> None:
-        for charge in charges:
-            if charge.amount:
-                counter = (charge.name, charge.start)
-                self._amounts[counter] = max(self._count(charge) + charge.amount, 0)
-                self._expires_at[counter] = charge.expires_at
-                self._next_expiry = min(self._next_expiry, charge.expires_at)
+    def _add(self, charge: Charge) -> int:
+        counter = (charge.name, charge.start)
+        count = self._amounts.get(counter)
+        if count is None:
+            count = 0
+            self._expires_at[counter] = charge.expires_at
+            self._next_expiry = min(self._next_expiry, charge.expires_at)
+        self._amounts[counter] = count = max(count + charge.amount, 0)
+        return count

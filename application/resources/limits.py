@@ -15,19 +15,26 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import Charge, Clock, KeyUsage, RunSlot, UsageStore
+from antiphon.application.ports import Charge, Clock, RunSlot, UsageStore
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import LimitExceeded
-from antiphon.domain.limits import KINDS, RUNS, LimitState, Quantity, format_duration
+from antiphon.domain.limits import (
+    KINDS,
+    MINUTE_S,
+    RUNS,
+    LimitState,
+    Quantity,
+    format_duration,
+)
 from antiphon.domain.usage import TurnUsage
 
 KEPT_WINDOWS = 2
@@ -43,6 +50,19 @@ MAX_REMEMBERED = 10_000
 
 Limits = Mapping[str, int]
 
+NOTHING: Mapping[Quantity, int] = {}
+ONE_REQUEST: Mapping[Quantity, int] = {"requests": 1}
+
+HEADER_NAMES: Mapping[str, str] = {
+    name: "requests" if kind.quantity == "requests" else "tokens"
+    for name, kind in KINDS.items()
+    if name != RUNS
+}
+"""By limit, what the headers that tell of it end with."""
+
+REQUEST_LIMITS = frozenset(name for name, of in HEADER_NAMES.items() if of == "requests")
+TOKEN_LIMITS = frozenset(name for name, of in HEADER_NAMES.items() if of == "tokens")
+
 
 class RunCharge(Struct, frozen=True, kw_only=True):
     """What a run has reserved of its key's limits, at `reserved_at`."""
@@ -54,17 +74,90 @@ class RunCharge(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
 
 
-class Reservation(Struct, kw_only=True):
-    """What an accepted request has reserved. `charge` is None if its run counts nothing."""
+Settle = Callable[[RunCharge, str, str, Iterable[TurnUsage]], Coroutine[Any, Any, None]]
 
-    states: tuple[LimitState, ...] = ()
-    charge: RunCharge | None = None
-    reserve_count: Callable[[int], Awaitable[None]] | None = None
+
+class Reservation:
+    """What a request reserves of its key's limits: a context for the work that it is for.
+
+    Entering it reserves the request, and the slot of its run if it has a `response_id`; an
+    exception in it gives back everything but the request. `charge` is None if its run counts
+    nothing. Entering it raises LimitExceeded; StoreError.
+    """
+
+    def __init__(
+        self,
+        counters: _Counters,
+        caller: Caller,
+        limits: Limits,
+        *,
+        response_id: str,
+        owner: str,
+        settle: Settle,
+    ) -> None:
+        self.charge: RunCharge | None = None
+        self._counters = counters
+        self._caller = caller
+        self._limits = limits
+        self._response_id = response_id
+        self._owner = owner
+        self._settle = settle
+        self._used: dict[str, int] = {}
+        self._at = 0.0
+
+    async def __aenter__(self) -> Reservation:
+        if self._limits:
+            await self._start()
+        return self
+
+    async def __aexit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            await self._give_back()
+
+    @property
+    def states(self) -> tuple[LimitState, ...]:
+        """What the key has used of its limits, this request included."""
+        return _states(self._limits, self._used, self._at)
 
     async def reserve_tokens(self, count_input: Callable[[], Awaitable[int]]) -> None:
         """Reserve the tokens of the prompt, if a limit counts tokens. Raises: LimitExceeded."""
-        if self.reserve_count is not None:
-            await self.reserve_count(await count_input())
+        if self.charge is None or TOKEN_LIMITS.isdisjoint(self._limits):
+            return
+        count = await count_input()
+        limits = {name: limit for name, limit in self._limits.items() if name in TOKEN_LIMITS}
+        # A response has at least one output token; what more it has is counted at its end.
+        self._used |= await self._counters.reserve(
+            self._caller, limits, _token_amounts(count, 1), self._at
+        )
+        self.charge = replace(self.charge, input_tokens=count, output_tokens=1)
+
+    async def _start(self) -> None:
+        caller, limits = self._caller, self._limits
+        self._at = self._counters.now()
+        amounts = NOTHING if caller.is_counted else ONE_REQUEST
+        if not self._response_id or REQUEST_LIMITS.issuperset(limits):
+            self._used = await self._counters.reserve(caller, limits, amounts, self._at)
+            return
+        self.charge = RunCharge(key_id=caller.key_id, limits=limits, reserved_at=self._at)
+        slot = RunSlot(
+            tenant=caller.tenant,
+            response_id=self._response_id,
+            owner=self._owner,
+            limit=limits.get(RUNS),
+        )
+        try:
+            self._used = await self._counters.reserve(caller, limits, amounts, self._at, slot)
+        except LimitExceeded:
+            raise
+        except BaseException:  # the store may have reserved it nevertheless
+            await self._give_back()
+            raise
+
+    async def _give_back(self) -> None:
+        if self.charge is not None:
+            await run_to_completion(
+                self._settle(self.charge, self._caller.tenant, self._response_id, ())
+            )
 
 
 class EnforceLimits:
@@ -81,7 +174,7 @@ class EnforceLimits:
         self._now = now
         self._defaults = defaults or {}
         self._compensation = Compensation()
-        self._used_up = _UsedUpLimits()
+        self._counters = _Counters(store, now)
 
     def limits_of(self, caller: Caller) -> Limits:
         """Return the limits by name. Only keys have limits."""
@@ -93,57 +186,16 @@ class EnforceLimits:
         # A newer server may have stored a kind of limit that this one does not know.
         return {name: limit for name, limit in limits.items() if name in KINDS}
 
-    def reserve(
-        self, caller: Caller, response_id: str = ""
-    ) -> AbstractAsyncContextManager[Reservation]:
-        """Count a request, and take the slot of its run if it has a `response_id`.
-
-        An exception in the block gives back everything but the request. Raises: LimitExceeded;
-        StoreError.
-        """
-        limits = self.limits_of(caller)
-        if not limits:
-            return nullcontext(Reservation())
-        return self._reserving(caller, response_id, limits)
-
-    @asynccontextmanager
-    async def _reserving(
-        self, caller: Caller, response_id: str, limits: Limits
-    ) -> AsyncIterator[Reservation]:
-        reservation = await self._start(caller, response_id, limits)
-        try:
-            yield reservation
-        except BaseException:
-            if reservation.charge is not None:
-                await self._give_back(reservation.charge, caller, response_id)
-            raise
-
-    async def _start(self, caller: Caller, response_id: str, limits: Limits) -> Reservation:
-        now = self._now()
-        requests: Mapping[Quantity, int] = {"requests": 0 if caller.is_counted else 1}
-        if not response_id or all(KINDS[name].quantity == "requests" for name in limits):
-            return Reservation(states=await self._reserve(caller, limits, requests, now))
-        charge = RunCharge(key_id=caller.key_id, limits=limits, reserved_at=now)
-        slot = RunSlot(
-            tenant=caller.tenant,
+    def reserve(self, caller: Caller, response_id: str = "") -> Reservation:
+        """Return the reservation of a request, which starts when it is entered."""
+        return Reservation(
+            self._counters,
+            caller,
+            self.limits_of(caller),
             response_id=response_id,
             owner=self._owner,
-            limit=limits.get(RUNS),
+            settle=self.settle,
         )
-        try:
-            states = await self._reserve(caller, limits, requests, now, slot)
-        except LimitExceeded:
-            raise
-        except BaseException:  # the store may have reserved it nevertheless
-            await self._give_back(charge, caller, response_id)
-            raise
-        reservation = Reservation(states=states, charge=charge)
-        if _counts_tokens(limits):
-            reservation.reserve_count = partial(self._reserve_tokens, reservation, caller)
-        return reservation
-
-    async def _give_back(self, charge: RunCharge, caller: Caller, response_id: str) -> None:
-        await run_to_completion(self.settle(charge, caller.tenant, response_id, ()))
 
     async def settle(
         self, charge: RunCharge, tenant: str, response_id: str, turns: Iterable[TurnUsage]
@@ -152,12 +204,12 @@ class EnforceLimits:
 
         Doing it again, here or on another server, has no effect.
         """
-        turns = list(turns)
-        added = {
-            "input_tokens": sum(turn.input for turn in turns) - charge.input_tokens,
-            "output_tokens": sum(turn.output for turn in turns) - charge.output_tokens,
-        }
-        charges = list(_corrections(charge, _with_total(added), self._now()))
+        input_tokens, output_tokens = -charge.input_tokens, -charge.output_tokens
+        for turn in turns:
+            input_tokens += turn.input
+            output_tokens += turn.output
+        amounts = _token_amounts(input_tokens, output_tokens)
+        charges = list(_corrections(charge, amounts, self._now()))
         await self._compensation.run(
             partial(self._store.settle_usage, charge.key_id, tenant, response_id, charges),
             log_message=f"the tokens of {response_id} are not counted",
@@ -168,45 +220,51 @@ class EnforceLimits:
         limits, now = self.limits_of(caller), self._now()
         if not limits:
             return ()
-        charges = list(_charges(limits, {}, now))
-        usage = await self._store.reserve_usage(caller.key_id, charges)
-        return _states(limits, charges, usage, now)
+        return _states(limits, await self._counters.reserve(caller, limits, NOTHING, now), now)
 
-    async def _reserve_tokens(self, reservation: Reservation, caller: Caller, count: int) -> None:
-        charge = reservation.charge
-        assert charge is not None
-        # A response has at least one output token; what more it has is counted at its end.
-        amounts = _with_total({"input_tokens": count, "output_tokens": 1})
-        limits = {name: at for name, at in charge.limits.items() if KINDS[name].quantity in amounts}
-        states = await self._reserve(caller, limits, amounts, charge.reserved_at)
-        reservation.charge = replace(charge, input_tokens=count, output_tokens=1)
-        others = (state for state in reservation.states if state.name not in limits)
-        reservation.states = (*others, *states)
 
-    async def _reserve(
+class _Counters:
+    """The counters of all keys in the store, and those that are known to be used up."""
+
+    def __init__(self, store: UsageStore, now: Clock) -> None:
+        self.now = now
+        self._store = store
+        self._used_up = _UsedUpLimits()
+
+    async def reserve(
         self,
         caller: Caller,
         limits: Limits,
         amounts: Mapping[Quantity, int],
-        now: float,
+        at: float,
         slot: RunSlot | None = None,
-    ) -> tuple[LimitState, ...]:
-        """Add the amounts to all counters of their quantities. Raises: LimitExceeded."""
-        charges = list(_charges(limits, amounts, now))
-        key_id = caller.key_id
-        if state := self._used_up.find(key_id, charges, self._now()):
+    ) -> dict[str, int]:
+        """Add the amounts to all counters of their quantities; return their new counts by name.
+
+        Raises: LimitExceeded; StoreError.
+        """
+        charges = _charges(limits, amounts, at)
+        if state := self._used_up.find(caller.key_id, charges, self.now()):
             raise _limit_exceeded(caller, state, 1, (state,))
-        usage = await self._store.reserve_usage(key_id, charges, slot)
-        states = _states(limits, charges, usage, now)
-        if usage.accepted:
-            return states
-        for charge, count in zip(charges, usage.counts, strict=True):
-            if not charge.fits(count):
-                exceeded = next(state for state in states if state.name == charge.name)
-                self._used_up.add(key_id, charge, exceeded, self._now())
-                raise _limit_exceeded(caller, exceeded, charge.amount, states)
-        exceeded = next(state for state in states if state.name == RUNS)
-        raise _limit_exceeded(caller, exceeded, 1, states)
+        usage = await self._store.reserve_usage(caller.key_id, charges, slot)
+        used = {charge.name: count for charge, count in zip(charges, usage.counts, strict=True)}
+        if RUNS in limits:
+            used[RUNS] = usage.runs
+        if not usage.accepted:
+            raise self._refusal(caller, charges, _states(limits, used, at))
+        return used
+
+    def _refusal(
+        self, caller: Caller, charges: Sequence[Charge], states: Sequence[LimitState]
+    ) -> LimitExceeded:
+        """Return the error for the first limit that is exceeded."""
+        by_name = {state.name: state for state in states}
+        for charge in charges:
+            state = by_name[charge.name]
+            if not charge.fits(state.used):
+                self._used_up.add(caller.key_id, charge, state, self.now())
+                return _limit_exceeded(caller, state, charge.amount, states)
+        return _limit_exceeded(caller, by_name[RUNS], 1, states)
 
 
 class _UsedUpLimits:
@@ -217,6 +275,8 @@ class _UsedUpLimits:
         self._entries = OrderedDict()
 
     def find(self, key_id: str, charges: Sequence[Charge], now: float) -> LimitState | None:
+        if not self._entries:
+            return None
         for charge in charges:
             entry = self._entries.get((key_id, charge.name, charge.start, charge.limit))
             if entry is not None and charge.amount and now < entry[0]:
@@ -235,13 +295,36 @@ class _UsedUpLimits:
             self._entries.popitem(last=False)
 
 
-def _counts_tokens(limits: Limits) -> bool:
-    return any(KINDS[name].quantity not in ("requests", "runs") for name in limits)
+class _Window(Struct, frozen=True, kw_only=True):
+    """The window of a limit at some time. Times are in seconds since the epoch."""
+
+    quantity: Quantity
+    start: int
+    end: int
+    expires_at: int
 
 
-def _with_total(amounts: Mapping[str, int]) -> dict[Quantity, int]:
-    """Return the amounts of input and output tokens with those of both together."""
-    input_tokens, output_tokens = amounts["input_tokens"], amounts["output_tokens"]
+@lru_cache(maxsize=8)
+def _windows_of_minute(minute: int) -> Mapping[str, _Window]:
+    """Return the windows that contain this minute since the epoch, by the name of their limit."""
+    windows = {}
+    for name, kind in KINDS.items():
+        if kind.window_s:
+            start = kind.window_start(minute * MINUTE_S)
+            windows[name] = _Window(
+                quantity=kind.quantity,
+                start=start,
+                end=start + kind.window_s,
+                expires_at=start + KEPT_WINDOWS * kind.window_s,
+            )
+    return windows
+
+
+def _windows(at: float) -> Mapping[str, _Window]:
+    return _windows_of_minute(int(at) // MINUTE_S)
+
+
+def _token_amounts(input_tokens: int, output_tokens: int) -> dict[Quantity, int]:
     return {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
@@ -249,12 +332,20 @@ def _with_total(amounts: Mapping[str, int]) -> dict[Quantity, int]:
     }
 
 
-def _charges(limits: Limits, amounts: Mapping[Quantity, int], now: float) -> Iterable[Charge]:
-    """Yield a charge for each limit with a window; its amount is 0 for other quantities."""
-    for name, limit in limits.items():
-        kind = KINDS[name]
-        if kind.window_s:
-            yield _charge(name, amounts.get(kind.quantity, 0), now, limit)
+def _charges(limits: Limits, amounts: Mapping[Quantity, int], at: float) -> Sequence[Charge]:
+    """Return a charge for each limit with a window; its amount is 0 for other quantities."""
+    windows = _windows(at)
+    return [
+        Charge(
+            name=name,
+            start=window.start,
+            amount=amounts.get(window.quantity, 0),
+            expires_at=window.expires_at,
+            limit=limit,
+        )
+        for name, limit in limits.items()
+        if (window := windows.get(name)) is not None
+    ]
 
 
 def _corrections(
@@ -264,33 +355,25 @@ def _corrections(
         amount = amounts.get(KINDS[name].quantity, 0)
         if amount:
             # Too much is given back where it was reserved; more is charged when it is known.
-            yield _charge(name, amount, now if amount > 0 else charge.reserved_at)
+            window = _windows(now if amount > 0 else charge.reserved_at)[name]
+            yield Charge(name=name, start=window.start, amount=amount, expires_at=window.expires_at)
 
 
-def _charge(name: str, amount: int, at: float, limit: int | None = None) -> Charge:
-    kind = KINDS[name]
-    start = kind.window_start(at)
-    expires_at = start + KEPT_WINDOWS * kind.window_s
-    return Charge(name=name, start=start, amount=amount, expires_at=expires_at, limit=limit)
-
-
-def _states(
-    limits: Limits, charges: Sequence[Charge], usage: KeyUsage, now: float
-) -> tuple[LimitState, ...]:
-    states = [
-        LimitState(
-            name=charge.name,
-            limit=limits[charge.name],
-            used=count,
-            reset_s=max(charge.start + KINDS[charge.name].window_s - now, 0),
-        )
-        for charge, count in zip(charges, usage.counts, strict=True)
-    ]
-    if RUNS in limits:
-        states.append(
-            LimitState(name=RUNS, limit=limits[RUNS], used=usage.runs, reset_s=RUNS_RETRY_S)
-        )
-    return tuple(states)
+def _states(limits: Limits, used: Mapping[str, int], at: float) -> tuple[LimitState, ...]:
+    """Return the states of the limits that have a count, in the order of the limits."""
+    windows = _windows(at)
+    return tuple(
+        [
+            LimitState(
+                name=name,
+                limit=limit,
+                used=used[name],
+                reset_s=windows[name].end - at if name in windows else RUNS_RETRY_S,
+            )
+            for name, limit in limits.items()
+            if name in used
+        ]
+    )
 
 
 # --- the answer -----------------------------------------------------------------------------------
@@ -304,21 +387,19 @@ def rate_limit_headers(states: Sequence[LimitState]) -> dict[str, str]:
     >>> rate_limit_headers([state])["x-ratelimit-remaining-requests"]
     '59'
     """
-    headers: dict[str, str] = {}
-    for name, quantities in _HEADER_QUANTITIES.items():
-        counted = [state for state in states if state.quantity in quantities]
-        if counted:
-            tightest = min(counted, key=lambda state: state.remaining / state.limit)
-            headers[f"x-ratelimit-limit-{name}"] = str(tightest.limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(tightest.remaining)
-            headers[f"x-ratelimit-reset-{name}"] = format_duration(tightest.reset_s)
+    tightest: dict[str, LimitState] = {}
+    for state in states:
+        name = HEADER_NAMES.get(state.name)
+        if name is not None:
+            other = tightest.setdefault(name, state)
+            if state.remaining * other.limit < other.remaining * state.limit:
+                tightest[name] = state
+    headers = {}
+    for name, state in tightest.items():
+        headers[f"x-ratelimit-limit-{name}"] = str(state.limit)
+        headers[f"x-ratelimit-remaining-{name}"] = str(state.remaining)
+        headers[f"x-ratelimit-reset-{name}"] = format_duration(state.reset_s)
     return headers
-
-
-_HEADER_QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
-    "requests": ("requests",),
-    "tokens": ("tokens", "input_tokens", "output_tokens"),
-}
 
 
 def _limit_exceeded(

@@ -187,11 +187,9 @@ class RunResponse:
             ending = self._give_back(run)
         else:
             ending = self.finish(run, end)
-        # A cancellation must not leave a stored response without an end, its conversation locked,
-        # or its key's slot taken. The end of another response matters only to the reader, who has
-        # left.
-        must_complete = run.must_store_end or run.charge is not None
-        await (run_to_completion(ending) if must_complete else ending)
+        # A cancellation must not leave a stored response without an end, or its conversation
+        # locked. The end of another response matters only to the reader, who has left.
+        await (run_to_completion(ending) if run.must_store_end else ending)
 
     async def finish(self, run: Run, end: Sequence[Event]) -> bool:
         """Store the run's end, then show readers the `end` events.
@@ -200,7 +198,7 @@ class RunResponse:
         """
         if run.charge is not None:
             # Before readers see the end: the next request may depend on it.
-            await self._limits.settle(run.charge, run.tenant, run.id, run.sequencer.turns)
+            await self._settle(run, run.charge)
         ended = run.recorder.end(run.sequencer.response)
         if run.recorder.trace is not None and run.is_stored:
             await run.recorder.trace.save(run.lease, ended)
@@ -221,6 +219,17 @@ class RunResponse:
             await self._log.drop(run.id)
         self._report(run)
         return True
+
+    async def _settle(self, run: Run, charge: RunCharge) -> None:
+        """Settle what the run has reserved, also if it is cancelled meanwhile."""
+
+        def settle() -> Coroutine[Any, Any, None]:
+            return self._limits.settle(charge, run.tenant, run.id, run.sequencer.turns)
+
+        try:
+            await settle()
+        except asyncio.CancelledError:  # nobody knows whether it was; a second time has no effect
+            await run_to_completion(settle())
 
     def _report(self, run: Run) -> None:
         if self._report_run is not None:
