@@ -198,12 +198,13 @@ class FailingStore(MemoryStore):
     """A memory store whose methods named in `failing` raise `error`.
 
     If `claimed` is an event, `claim` sets it after its work and never returns; `created` does
-    the same for `create`.
+    the same for `create`, and `settling` once for `settle_usage`, before its work.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.failing: set[str] = set()
+        self.settling: asyncio.Event | None = None
         self.claimed: asyncio.Event | None = None
         self.created: asyncio.Event | None = None
         self.error: Exception = StoreError("the disk is full")
@@ -245,6 +246,13 @@ class FailingStore(MemoryStore):
     async def reserve_usage(self, *args: Any) -> KeyUsage:
         self._maybe_fail("reserve_usage")
         return await super().reserve_usage(*args)
+
+    async def settle_usage(self, *args: Any) -> bool:
+        settling, self.settling = self.settling, None
+        if settling is not None:
+            settling.set()
+            await asyncio.Event().wait()
+        return await super().settle_usage(*args)
 
     def _maybe_fail(self, name: str) -> None:
         once = f"{name} once"

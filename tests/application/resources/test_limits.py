@@ -197,6 +197,20 @@ async def test_a_cancelled_run_counts_what_it_used(house: House) -> None:
     }
 
 
+async def test_a_client_that_leaves_while_its_run_is_settled_frees_the_slot(house: House) -> None:
+    settling = house.store.settling = asyncio.Event()
+    house.caller = caller(tokens_per_min=99, runs=1)
+    created = await house.create(store=False)
+    reading = asyncio.ensure_future(read(created))
+    await settling.wait()
+    await house.runs.cancel(created.id)
+    await reading
+    assert await used(house, tokens_per_min=99, runs=1) == {
+        "tokens/min": USED_IN + USED_OUT,
+        "runs": 0,
+    }
+
+
 async def test_a_waiting_run_that_another_server_runs_is_counted(
     house: House, other: House
 ) -> None:
