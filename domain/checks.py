@@ -11,6 +11,9 @@ from antiphon.domain.request import CreateResponse, JsonSchemaFormat
 
 Check = Callable[[CreateResponse], RequestError | None]
 
+MAX_CONSTRAINT_CHARS = 262_144
+"""Of a regular expression, a grammar, or all choices: engines compile them for all clients."""
+
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -35,6 +38,13 @@ def constraint_of(request: CreateResponse) -> tuple[str, Any] | None:
     """Return the constraint in `structured_outputs` as (kind, value), None if there is none."""
     constraints = _constraints_of(request)
     return constraints[0] if constraints else None
+
+
+def count_chars(constraint: Any) -> int:
+    """Return the characters of a text or of a list of texts; 0 for a schema."""
+    if isinstance(constraint, str):
+        return len(constraint)
+    return sum(map(len, constraint)) if isinstance(constraint, list | tuple) else 0
 
 
 def _constraints_of(request: CreateResponse) -> list[tuple[str, Any]]:
@@ -90,11 +100,19 @@ def _check_background(request: CreateResponse) -> RequestError | None:
 def _check_structured_outputs(request: CreateResponse) -> RequestError | None:
     if request.structured_outputs is None:
         return None
-    if len(_constraints_of(request)) != 1:
+    constraints = _constraints_of(request)
+    if len(constraints) != 1:
         return RequestError(
             f"'structured_outputs' needs exactly one of {', '.join(CONSTRAINTS)}.",
             param="structured_outputs",
             code="invalid_value",
+        )
+    ((kind, value),) = constraints
+    if count_chars(value) > MAX_CONSTRAINT_CHARS:
+        return RequestError(
+            f"'structured_outputs.{kind}' may have {MAX_CONSTRAINT_CHARS} characters in all.",
+            param=f"structured_outputs.{kind}",
+            code="string_above_max_length",
         )
     if request.text is not None and request.text.format is not None:
         return RequestError(

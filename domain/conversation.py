@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from antiphon.domain import items as i
 from antiphon.domain import mcp
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
-from antiphon.domain.decoding import decode_item
+from antiphon.domain.decoding import check_values, decode_item
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.request import AnyFormat, Effort
 
@@ -66,10 +66,12 @@ def entries(request_input: str | Sequence[Raw] | None, path: str = "input") -> l
         return []
     if isinstance(request_input, str):
         return [entry(i.Message(role="user", content=request_input))]
-    return [
-        Entry(item=decode_item(raw, f"{path}[{position}]"), raw=raw)
-        for position, raw in enumerate(request_input)
-    ]
+    return [_entry_at(raw, f"{path}[{position}]") for position, raw in enumerate(request_input)]
+
+
+def _entry_at(raw: Raw, path: str) -> Entry:
+    check_values(raw, path)
+    return Entry(item=decode_item(raw, path), raw=raw)
 
 
 def check_input(new_entries: Sequence[Entry], path: str = "input") -> None:

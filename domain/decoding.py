@@ -22,6 +22,7 @@ from antiphon.domain.bounds import Text
 from antiphon.domain.content import OutputText
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference
+from antiphon.domain.json_structure import has_more_values
 from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, RequestTool, UnknownTool
 
@@ -51,6 +52,9 @@ PLACE = re.compile(r" - at `(?P<where>key|[$][^`]*)`(?: in `(?P<outer>[$][^`]*)`
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_FIELDS = 500
 """At the top level of a body. Unknown fields are ignored, but each is named in the response."""
+MAX_PART_VALUES = 50_000
+"""Of what one call decodes, such as a schema: decoding and freeing it take some 10 ms each."""
+
 MAX_DETAIL_CHARS = 300  # an error does not repeat long input
 
 
@@ -81,6 +85,9 @@ _decode_tool: Mapping[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in TOOL_TYPES.items()
 }
 
+
+_LISTS = frozenset({"input", "items", "tools"})
+"""Fields whose entries are decoded one by one."""
 
 _PARTS_OF: Mapping[type[Struct], str] = {
     kind: name
@@ -113,6 +120,9 @@ def decode_request_body(
             code="object_above_max_properties",
         )
     _check_text(body)
+    for name, raw in fields.items():
+        if name not in _LISTS:
+            check_values(raw, name)
     unknown = tuple(sorted(set(fields).difference(kind.__struct_fields__)))
     for name in unknown:
         if name in replacements:
@@ -179,6 +189,7 @@ def _normalize_part(part: Any, path: str) -> Any:
 
 def decode_tool(raw: Raw | bytes, path: str) -> RequestTool:
     """Decode one tool; a tool of an unknown type stays raw JSON. Raises: RequestError."""
+    check_values(raw, path)
     kind = read(_decode_head, raw, path).type
     if kind is None:
         raise missing_parameter(f"{path}.type")
@@ -228,6 +239,14 @@ def _check_text(body: bytes) -> None:
             "The request body contains half of a surrogate pair, which is not a character.",
             code="invalid_value",
         ) from None
+
+
+def check_values(raw: Raw | bytes, path: str) -> None:
+    """Raises: RequestError if a part of a request has too many values to be decoded in one call."""
+    if memoryview(raw).nbytes > MAX_PART_VALUES and has_more_values(bytes(raw), MAX_PART_VALUES):
+        raise RequestError(
+            f"{path!r} has more than {MAX_PART_VALUES} values.", param=path, code="invalid_value"
+        )
 
 
 def _request_error(message: str, path: str) -> RequestError:

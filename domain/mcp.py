@@ -27,6 +27,9 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_NAME_CHARS = 128
 """The maximum number of characters in a tool's name, from the MCP specification."""
 
+MAX_PART_CHARS = 1024
+"""How much of a label or a name is in the name that models write."""
+
 MAX_LISTED_TOOL_CHARS = 100_000
 """In the description and the schema of a tool. A larger one is no tool, but an attack on the prompt
 of whoever asks for it."""
@@ -161,7 +164,9 @@ def model_name(label: str, name: str) -> str:
     >>> model_name("my docs", "read.page")
     'my_docs__read_page'
     """
-    return qualified_name(_NOT_IN_NAMES.sub("_", label), _NOT_IN_NAMES.sub("_", name))
+    # A client may send items with names of megabytes; no tool has one.
+    parts = (_NOT_IN_NAMES.sub("_", part[:MAX_PART_CHARS]) for part in (label, name))
+    return qualified_name(*parts)
 
 
 def tool_specs_of(server: McpTool, listed_tools: Sequence[Json]) -> tuple[ToolSpec, ...]:

@@ -5,29 +5,29 @@ A body that passes costs a bounded amount to decode, store, and send back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from antiphon.application.support.garbage import without_collections
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
+from antiphon.domain.json_structure import has_more_values, structure_of
 from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.incoming_bytes import HeldBytes, IncomingBytes
 from antiphon.entrypoints.http.requests import HttpRequest, header, tenant_of
 
-SLICE_BYTES = 128 * 1024
-"""How much is handled in one call, which holds the interpreter's lock: some 2 ms."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _OPENING = b"[{"
-_STRUCTURE = b'"[]{},'
-_AFTER_BACKSLASH = b"\\/bfnrtu"
-_ALL_BUT_STRUCTURE = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
-_ALL_BUT_ESCAPES_TOO = bytes(sorted(set(range(256)) - set(_STRUCTURE + _AFTER_BACKSLASH)))
 
 
 class BodyLimits(Struct, frozen=True, kw_only=True):
@@ -65,6 +65,14 @@ async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterat
     """
     with limits.incoming.hold(tenant_of(request)) as held:
         yield await _receive_body(request, limits.max_bytes, held)
+
+
+async def decode_in_thread(
+    body: bytes, decode: Callable[Concatenate[bytes, P], T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return `decode(body, *args)`; run it in a thread if the body is long."""
+    work = partial(without_collections, decode, body, *args, **kwargs)
+    return await run_in_thread(len(body), work)
 
 
 def decode_body(
@@ -141,33 +149,6 @@ def _opens_few(body: bytes, most: int) -> bool:
     return True
 
 
-def _structure_of(body: bytes) -> bytes:
-    """Return the brackets, commas and quotes of a body; a quote begins or ends a string."""
-    # Only C code handles megabytes. First remove everything that is neither structure nor can
-    # follow a backslash: it is cheap and leaves little. Then remove escapes, since an escaped quote
-    # does not end a string.
-    if b"\\" not in body:
-        return _in_slices(body, _ALL_BUT_STRUCTURE)
-    plain = _in_slices(body, _ALL_BUT_ESCAPES_TOO)
-    plain = plain.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return _in_slices(plain, _ALL_BUT_STRUCTURE)
-
-
-def _in_slices(text: bytes, removed: bytes) -> bytes:
-    slices = (text[at : at + SLICE_BYTES] for at in range(0, len(text), SLICE_BYTES))
-    return b"".join(each.translate(None, removed) for each in slices)
-
-
-def _without_strings(structure: bytes) -> bytes:
-    outside: list[bytes] = []
-    is_inside = False
-    for at in range(0, len(structure), SLICE_BYTES):
-        parts = structure[at : at + SLICE_BYTES].split(b'"')
-        outside += parts[is_inside::2]
-        is_inside ^= len(parts) % 2 == 0
-    return b"".join(outside)
-
-
 def check_complexity(body: bytes, limits: BodyLimits) -> None:
     """Check the limits of a body. Raises: RequestError if it is too deep or has too many values.
 
@@ -175,8 +156,8 @@ def check_complexity(body: bytes, limits: BodyLimits) -> None:
     """
     if _opens_few(body, limits.max_depth) and body.count(b",") <= limits.max_nodes:
         return
-    bare = _without_strings(_structure_of(body))
-    if bare.count(b"[") + bare.count(b"{") + bare.count(b",") > limits.max_nodes:
+    bare = structure_of(body)
+    if has_more_values(bare, limits.max_nodes):
         raise RequestError(
             f"The request body has more than {limits.max_nodes} values.", code="invalid_value"
         )

@@ -22,12 +22,15 @@ from antiphon.application.resources.containers import (
     ListContainers,
     render_container,
 )
-from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile
 from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
-from antiphon.entrypoints.http.bodies import receive_body, reject_unknown_fields
+from antiphon.entrypoints.http.bodies import (
+    decode_in_thread,
+    receive_body,
+    reject_unknown_fields,
+)
 from antiphon.entrypoints.http.files import attachment_headers, sanitize_filename
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
@@ -242,7 +245,7 @@ async def _read_json(
 ) -> DecodedRequest[B]:
     with options.limits.incoming.hold(tenant_of(request)) as held:
         body = await receive_body(request, options.limits, held)
-        decoded = await run_in_thread(len(body), decode_request_body, body, kind)
+        decoded = await decode_in_thread(body, decode_request_body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)
     return decoded

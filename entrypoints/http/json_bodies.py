@@ -7,9 +7,13 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
-from antiphon.entrypoints.http.bodies import receive_body, redact_body, reject_unknown_fields
+from antiphon.entrypoints.http.bodies import (
+    decode_in_thread,
+    receive_body,
+    redact_body,
+    reject_unknown_fields,
+)
 from antiphon.entrypoints.http.requests import HttpRequest, request_id, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -21,7 +25,7 @@ async def read_json(request: HttpRequest, kind: type[B], options: HttpOptions) -
     """Return the decoded JSON body. Raises: RequestError."""
     with options.limits.incoming.hold(tenant_of(request)) as held:
         body = await receive_body(request, options.limits, held)
-        decoded = await run_in_thread(len(body), decode_request_body, body, kind)
+        decoded = await decode_in_thread(body, decode_request_body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)
     if options.log_requests:

@@ -29,7 +29,6 @@ from antiphon.application.responses.idempotency import CreateOnce, ExistingRespo
 from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
-from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.decoding import DecodedRequest
@@ -46,7 +45,13 @@ from antiphon.entrypoints.http.asgi_responses import (
     final_response,
     wait_for_disconnect,
 )
-from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, receive_body, redact_body
+from antiphon.entrypoints.http.bodies import (
+    BodyLimits,
+    decode_body,
+    decode_in_thread,
+    receive_body,
+    redact_body,
+)
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.idempotency import events_expired, idempotency_key_of
 from antiphon.entrypoints.http.keepalive import KeepAlive
@@ -397,7 +402,7 @@ class Responses(Controller):
         limits, strict = services.options.limits, services.options.strict_unknown_fields
         with limits.incoming.hold(tenant_of(request)) as held:
             body = await receive_body(request, limits, held)
-            return body, await run_in_thread(len(body), decode_body, body, strict=strict)
+            return body, await decode_in_thread(body, decode_body, strict=strict)
 
     def _stream(
         self,

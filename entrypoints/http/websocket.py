@@ -33,7 +33,13 @@ from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.asgi_responses import send_json
-from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decode_body, redact_body
+from antiphon.entrypoints.http.bodies import (
+    BodyLimits,
+    check_complexity,
+    decode_body,
+    decode_in_thread,
+    redact_body,
+)
 from antiphon.entrypoints.http.dialects import dialect_or_default
 from antiphon.entrypoints.http.errors import (
     RETRY_AFTER_S,
@@ -173,9 +179,7 @@ class WebSocketSession:
         self._services.admission.check_room(tenant)
         running_precedence().begin_response(tenant)  # it ends by itself
         strict = self._options.strict_unknown_fields
-        decoded = await run_in_thread(
-            len(body), decode_body, body, strict=strict, envelope=ENVELOPE
-        )
+        decoded = await decode_in_thread(body, decode_body, strict=strict, envelope=ENVELOPE)
         request = decoded.request
         if self._options.log_requests:
             logger.info("request on %s: %s", request_id(self._socket), redact_body(body))

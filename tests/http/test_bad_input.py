@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from antiphon.domain.bounds import MAX_MEMBERS
-from antiphon.domain.decoding import MAX_FIELDS
+from antiphon.domain.checks import MAX_CONSTRAINT_CHARS
+from antiphon.domain.decoding import MAX_FIELDS, MAX_PART_VALUES
 from antiphon.domain.request import MAX_TOOLS
 
 BASE = {"model": "scripted-chat", "input": "hi"}
@@ -227,3 +228,71 @@ def test_too_many_items_or_tools_are_refused(
 ) -> None:
     error = refused(http.post("/responses", json={**BASE, field: values}))
     assert (error["param"], error["code"]) == (field, code)
+
+
+def _schema(values: int) -> dict[str, Any]:
+    return {"type": "object", "enum": [1] * values}
+
+
+@pytest.mark.parametrize(
+    ("param", "field_of"),
+    [
+        (
+            "text",
+            lambda schema: {
+                "text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}
+            },
+        ),
+        (
+            "tools[1]",
+            lambda schema: {
+                "tools": [
+                    {"type": "function", "name": "a"},
+                    {"type": "function", "name": "b", "parameters": schema},
+                ]
+            },
+        ),
+        (
+            "input[0]",
+            lambda schema: {
+                "input": [
+                    {"type": "mcp_list_tools", "server_label": "s", "tools": [{"a": schema}]},
+                    {"role": "user", "content": "hi"},
+                ]
+            },
+        ),
+    ],
+)
+def test_a_part_that_one_call_decodes_may_have_only_so_many_values(
+    http: httpx.Client, param: str, field_of: Callable[[Any], dict[str, Any]]
+) -> None:
+    error = refused(http.post("/responses", json=BASE | field_of(_schema(MAX_PART_VALUES))))
+    assert (error["param"], error["code"]) == (param, "invalid_value")
+    fitting = http.post("/responses", json=BASE | field_of(_schema(MAX_PART_VALUES // 10)))
+    assert f"more than {MAX_PART_VALUES} values" not in fitting.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("regex", lambda size: "a" * size),
+        ("grammar", lambda size: "a" * size),
+        ("choice", lambda size: ["a" * (size - 100), "b" * 100]),
+    ],
+)
+def test_a_constraint_may_be_only_so_long(
+    http: httpx.Client, kind: str, parts: Callable[[int], Any]
+) -> None:
+    body = BASE | {"structured_outputs": {kind: parts(MAX_CONSTRAINT_CHARS + 1)}}
+    error = refused(http.post("/responses", json=body))
+    assert error["param"] == f"structured_outputs.{kind}"
+    assert error["code"] == "string_above_max_length"
+    body = BASE | {"structured_outputs": {kind: parts(MAX_CONSTRAINT_CHARS)}}
+    assert "characters in all" not in http.post("/responses", json=body, timeout=60).text
+
+
+def test_a_list_of_many_short_items_may_have_more_values_than_one_part(http: httpx.Client) -> None:
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}] * 9_000
+    assert MAX_PART_VALUES < 9_000 * 6
+    answer = http.post("/responses", json=BASE | {"input": items, "max_output_tokens": 16})
+    assert answer.status_code == 200, answer.text

@@ -85,12 +85,12 @@ class ProbedServer:
     @contextmanager
     def watch(self) -> Iterator[Observation]:
         seen = Observation()
-        self._read_wait()
+        self.read_wait()
         time.sleep(CALM_S)  # to see what a wait costs when nothing happens
-        seen.idle_s = self._read_wait()
+        seen.idle_s = self.read_wait()
         before, peak_before = self._memory("VmRSS"), self._memory("VmHWM")
         yield seen
-        seen.freeze_s = self._read_wait()
+        seen.freeze_s = self.read_wait()
         seen.growth_bytes = self._growth_since(before)
         peak = self._memory("VmHWM")
         seen.peak_growth_bytes = peak - before if peak > peak_before else 0
@@ -105,8 +105,8 @@ class ProbedServer:
                 return growth
             time.sleep(0.1)
 
-    def _read_wait(self) -> float:
-        """Return the longest wait since the last call, in seconds."""
+    def read_wait(self) -> float:
+        """Return the longest wait for `/livez` since the last call, in seconds."""
         # A frozen server answers late; then its wait is known, and the prober's one is too.
         httpx.get(f"{self.url}/livez", timeout=120)
         assert self._prober.stdin is not None

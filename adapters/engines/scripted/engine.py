@@ -22,6 +22,7 @@ from antiphon.adapters.engines.scripted.segments import (
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import compute_in_thread
+from antiphon.domain.checks import count_chars
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
 _MAX_TOKEN_CHARS = 64
@@ -119,10 +120,10 @@ class ScriptedEngine(Engine):
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         # A turn that ignores its end is as long as its limit.
         written_tokens = limit if sampling.ignore_eos else 0
-        # A long pattern takes as long to read as a prompt: 60 ms for 20,000 characters.
-        pattern = sampling.constraint.value if sampling.constraint is not None else None
-        pattern_chars = len(pattern) if isinstance(pattern, str) else 0
-        if len(prompt.token_ids) + written_tokens + pattern_chars > MAX_TOKENS_AT_ONCE:
+        # A long constraint takes as long to read as a prompt: 60 ms for 20,000 characters.
+        constraint = sampling.constraint
+        constraint_chars = 0 if constraint is None else count_chars(constraint.value)
+        if len(prompt.token_ids) + written_tokens + constraint_chars > MAX_TOKENS_AT_ONCE:
             segments, finish = await compute_in_thread(self._write_segments, request, limit)
         else:
             segments, finish = self._write_segments(request, limit)

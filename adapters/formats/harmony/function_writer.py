@@ -48,7 +48,7 @@ class FunctionWriter:
         shortener = _Shortener(name)
         short = None if parameters is None else shortener.shorten_schema(parameters)
         written = self._write_type(name, short)
-        return _comment(description) + shortener.restore(written)
+        return comment(description) + shortener.restore(written)
 
     def _write_type(self, name: str, parameters: Any) -> str:
         from openai_harmony import (  # type: ignore[import-untyped]
@@ -62,9 +62,17 @@ class FunctionWriter:
         return section.removeprefix(SECTION_START).removesuffix(SECTION_END)
 
 
-def _comment(description: str) -> str:
-    lines = description.removesuffix("\n").split("\n") if description else []
-    return "".join(f"// {line.removesuffix(chr(13))}\n" for line in lines)
+def comment(description: str) -> str:
+    """Return the description as lines of a comment, each with its end.
+
+    >>> comment("Reads a file.\\nFast.")
+    '// Reads a file.\\n// Fast.\\n'
+    """
+    if not description:
+        return ""
+    # A list of all lines would take long to make and to free, with the interpreter's lock held.
+    text = description.removesuffix("\n").removesuffix("\r").replace("\r\n", "\n")
+    return "// " + text.replace("\n", "\n// ") + "\n"
 
 
 class _Shortener:

@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
+from antiphon.adapters.formats.harmony.function_writer import comment
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.items import (
     Body,
@@ -455,9 +457,9 @@ def _response_format(text_format: Json) -> str:
     else:
         lines += [f"## {text_format.get('name') or 'response'}", ""]
         if description := text_format.get("description"):
-            lines += [f"// {line}" for line in str(description).splitlines()]
+            lines.append(comment(str(description)).removesuffix("\n"))
         schema = text_format.get("schema") or {}
-        lines.append(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+        lines.append(msgspec.json.encode(schema).decode())
     return "\n".join(lines)
 
 

@@ -180,7 +180,7 @@ class ScriptedRenderer(Renderer):
         tools = prompt_tools(turn)
         if tools:
             prompt.ids += MESSAGE_STARTS["tools"]
-            prompt.ids += self._encode_tools(tools)
+            prompt.ids += self._encode_tools(tools, turn.max_prompt_tokens)
             prompt.ids += MESSAGE_END
         if turn.instructions:
             prompt.add(MessageEntry("system", [("text", turn.instructions)]))
@@ -200,14 +200,19 @@ class ScriptedRenderer(Renderer):
         )
         return written, prompt.long_texts
 
-    def _encode_tools(self, tools: Sequence[ToolSpec]) -> Sequence[int]:
+    def _encode_tools(self, tools: Sequence[ToolSpec], max_tokens: int | None) -> Sequence[int]:
         text = msgspec.json.encode([function_of(tool) for tool in tools])
         key = digest_of(text)
-        ids = self._tools.get(key)
-        if ids is None:
-            ids = token_array(_encode(text.decode()))
-            self._tools.put(key, ids, len(ids) * ids.itemsize)
-        return ids
+        cached = self._tools.get(key)
+        if cached is not None:
+            return cached
+        ids: list[int] = []
+        for portion in with_pauses(TOKENIZER.encode_in_portions(text.decode())):
+            ids += portion
+            check_length(len(ids), max_tokens)
+        cached = token_array(ids)
+        self._tools.put(key, cached, len(cached) * cached.itemsize)
+        return cached
 
 
 def _previous_message(message: Json) -> MessageEntry:
