@@ -59,6 +59,6 @@ def _without_strings(structure: bytes) -> bytes:
     is_inside = False
     for at in range(0, len(structure), SLICE_BYTES):
         parts = structure[at : at + SLICE_BYTES].split(b'"')
-        outside += parts[is_inside::2]
+        outside.append(b"".join(parts[is_inside::2]))
         is_inside ^= len(parts) % 2 == 0
     return b"".join(outside)

@@ -313,3 +313,20 @@ SIGN: "-"
 )
 def test_a_lark_grammar_is_met_as_far_as_it_is_understood(definition: str, text: str) -> None:
     assert smallest_input(("lark", definition)) == text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a*){30}a{15}[^a]", "a" * 15 + "0"),
+        ("(a*)*" * 30 + "a{15}[^a]", "a" * 15 + "0"),
+        ("((a*)*)*a{12}[^a]", "a" * 12 + "0"),
+        ("(a|a|a){14}[^a]", "a" * 14 + "0"),
+        ("(?=(a*){30}a{15}[^a])a{15}0", "a" * 15 + "0"),
+        ("(a*)*" * 40_000, ""),
+        ("(a{0,9}){0,99999999}" * 1000 + "a{99999}", "a" * 99_999),
+    ],
+)
+@pytest.mark.timeout(20)
+def test_no_pattern_tries_a_text_in_all_ways(pattern: str, text: str) -> None:
+    assert smallest_match(pattern, whole=True) == text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from math import log2
 from typing import Any
 
 from antiphon.domain import grammars
@@ -18,8 +19,11 @@ from antiphon.domain.grammars import nodes as n
 _LONGEST = 100_000
 """Characters of what is written for a client's expression."""
 
-_LONGEST_TRIED = 16
-"""Characters of a text that Python's matcher may try in all its ways: 2 to that power at worst."""
+_LONGEST_TRIED = 2_000
+"""Characters of a pattern that Python's matcher may try: with 200,000, it ended the process."""
+
+_MOST_TRIES_LOG2 = 17
+"""Ways in which it may divide a text among the repetitions of a pattern: 2 to that power."""
 
 _LONGEST_SENTENCE = 10_000
 """Characters of each rule of a grammar."""
@@ -65,14 +69,39 @@ def smallest_match(pattern: str, *, extra: int = 0, whole: bool = False) -> str 
     ('AAA-0', 'nono')
     """
     try:
-        text = _Walk(extra).sequence(import_module("re._parser").parse(pattern))
-        # A longer text is taken as it was walked: a client's pattern could try it for ever.
-        if len(text) > _LONGEST_TRIED:
+        parsed = import_module("re._parser").parse(pattern)
+        text = _Walk(extra).sequence(parsed)
+        # A client's pattern could try a text for ever, or exhaust the stack of Python's matcher.
+        tries_log2 = len(text) * log2(_choices(parsed) + 1)
+        if len(pattern) > _LONGEST_TRIED or tries_log2 > _MOST_TRIES_LOG2:
             return text
         matches = re.fullmatch if whole else re.search
         return text if matches(pattern, text) else None
     except (re.error, OverflowError, RecursionError, ValueError):
         return None
+
+
+def _choices(items: Iterable[tuple[Any, Any]]) -> int:
+    """Return how many repetitions and branches there are to which a character may belong."""
+    return sum(_choices_of(str(op), value) for op, value in items)
+
+
+def _choices_of(op: str, value: Any) -> int:
+    match op:
+        case "BRANCH":
+            return len(value[1]) + sum(map(_choices, value[1]))
+        case "SUBPATTERN":
+            return _choices(value[3])
+        case "ATOMIC_GROUP":
+            return _choices(value)
+        case "ASSERT" | "ASSERT_NOT":
+            return _choices(value[1])
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            least, most, items = value
+            return _choices(items) * max(int(least), 1) + (most != least)
+        case "GROUPREF_EXISTS":
+            return sum(_choices(part) for part in value[1:] if part)
+    return 0
 
 
 class _Walk:
