@@ -98,7 +98,7 @@ def _choices_of(op: str, value: Any) -> int:
             return _choices(value[1])
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             least, most, items = value
-            return _choices(items) * max(int(least), 1) + (most != least)
+            return _choices(items) * max(int(least), 1) + int(most != least)
         case "GROUPREF_EXISTS":
             return sum(_choices(part) for part in value[1:] if part)
     return 0
