@@ -1,7 +1,7 @@
 """Keep the garbage collector out of single calls that make very many objects.
 
 Such a call holds the interpreter's lock to its end, and the collector looks at the new objects
-again and again meanwhile: to decode a body of 190,000 values took 80 ms, and takes 20 without it.
+again and again meanwhile: to decode a body of 190,000 values took 50 ms, and takes 20 without it.
 """
 
 from __future__ import annotations
