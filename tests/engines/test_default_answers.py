@@ -324,9 +324,12 @@ def test_a_lark_grammar_is_met_as_far_as_it_is_understood(definition: str, text:
         ("(a|a|a){14}[^a]", "a" * 14 + "0"),
         ("(?=(a*){30}a{15}[^a])a{15}0", "a" * 15 + "0"),
         ("(a*)*" * 40_000, ""),
+        ("((?!b){9999}){9999}", ""),
+        ("a{90000}(?=b)", "a" * 90_000),
         ("(a{0,9}){0,99999999}" * 1000 + "a{99999}", "a" * 99_999),
     ],
 )
 @pytest.mark.timeout(20)
 def test_no_pattern_tries_a_text_in_all_ways(pattern: str, text: str) -> None:
     assert smallest_match(pattern, whole=True) == text
+    assert smallest_match(pattern) == text

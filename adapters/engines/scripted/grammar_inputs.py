@@ -19,11 +19,17 @@ from antiphon.domain.grammars import nodes as n
 _LONGEST = 100_000
 """Characters of what is written for a client's expression."""
 
-_LONGEST_TRIED = 2_000
-"""Characters of a pattern that Python's matcher may try: with 200,000, it ended the process."""
+_LONGEST_TRIED = 16
+"""Characters of a text that Python's matcher may try."""
+
+_LONGEST_PATTERN_TRIED = 2_000
+"""Characters of its pattern: with 200,000, it ended the process."""
+
+_MOST_STEPS_TRIED = 10_000
+"""Steps of one way through the pattern, each repetition as often as it must be."""
 
 _MOST_TRIES_LOG2 = 17
-"""Ways in which it may divide a text among the repetitions of a pattern: 2 to that power."""
+"""Ways to divide the text among the repetitions of the pattern: 2 to that power."""
 
 _LONGEST_SENTENCE = 10_000
 """Characters of each rule of a grammar."""
@@ -71,9 +77,8 @@ def smallest_match(pattern: str, *, extra: int = 0, whole: bool = False) -> str 
     try:
         parsed = import_module("re._parser").parse(pattern)
         text = _Walk(extra).sequence(parsed)
-        # A client's pattern could try a text for ever, or exhaust the stack of Python's matcher.
-        tries_log2 = len(text) * log2(_choices(parsed) + 1)
-        if len(pattern) > _LONGEST_TRIED or tries_log2 > _MOST_TRIES_LOG2:
+        # Otherwise it is taken as it was walked: a client's pattern could try a text for ever.
+        if not _can_try(text, pattern, parsed):
             return text
         matches = re.fullmatch if whole else re.search
         return text if matches(pattern, text) else None
@@ -81,27 +86,39 @@ def smallest_match(pattern: str, *, extra: int = 0, whole: bool = False) -> str 
         return None
 
 
-def _choices(items: Iterable[tuple[Any, Any]]) -> int:
-    """Return how many repetitions and branches there are to which a character may belong."""
-    return sum(_choices_of(str(op), value) for op, value in items)
+def _can_try(text: str, pattern: str, parsed: Sequence[tuple[Any, Any]]) -> bool:
+    return (
+        len(text) <= _LONGEST_TRIED
+        and len(pattern) <= _LONGEST_PATTERN_TRIED
+        and _count(parsed, plain=1) <= _MOST_STEPS_TRIED
+        and len(text) * log2(_count(parsed, plain=0) + 1) <= _MOST_TRIES_LOG2
+    )
 
 
-def _choices_of(op: str, value: Any) -> int:
+def _count(items: Iterable[tuple[Any, Any]], *, plain: int) -> int:
+    """Return how many repetitions and branches there are to which a character may belong.
+
+    `plain` is what any other step counts.
+    """
+    return sum(_count_of(str(op), value, plain) for op, value in items)
+
+
+def _count_of(op: str, value: Any, plain: int) -> int:
     match op:
         case "BRANCH":
-            return len(value[1]) + sum(map(_choices, value[1]))
+            return len(value[1]) + sum(_count(branch, plain=plain) for branch in value[1])
         case "SUBPATTERN":
-            return _choices(value[3])
+            return _count(value[3], plain=plain)
         case "ATOMIC_GROUP":
-            return _choices(value)
+            return _count(value, plain=plain)
         case "ASSERT" | "ASSERT_NOT":
-            return _choices(value[1])
+            return _count(value[1], plain=plain)
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             least, most, items = value
-            return _choices(items) * max(int(least), 1) + int(most != least)
+            return _count(items, plain=plain) * max(int(least), 1) + int(most != least)
         case "GROUPREF_EXISTS":
-            return sum(_choices(part) for part in value[1:] if part)
-    return 0
+            return sum(_count(part, plain=plain) for part in value[1:] if part)
+    return plain
 
 
 class _Walk:
