@@ -120,9 +120,10 @@ def decode_request_body(
             code="object_above_max_properties",
         )
     _check_text(body)
-    for name, raw in fields.items():
-        if name not in _LISTS:
-            check_values(raw, name)
+    if len(body) > MAX_PART_VALUES:
+        for name in fields:
+            if name not in _LISTS:
+                check_values(fields[name], name)
     unknown = tuple(sorted(set(fields).difference(kind.__struct_fields__)))
     for name in unknown:
         if name in replacements:

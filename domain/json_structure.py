@@ -23,9 +23,9 @@ def has_more_values(text: bytes, most: int) -> bool:
     >>> has_more_values(b'{"a": [1, 2], "b": ",,,,"}', 4), has_more_values(b"[1, 2, 3]", 2)
     (False, True)
     """
-    if len(text) <= most or _count(text) <= most:
+    if len(text) <= most or count_values(text) <= most:
         return False
-    return _count(structure_of(text)) > most
+    return count_values(structure_of(text)) > most
 
 
 def structure_of(text: bytes) -> bytes:
@@ -33,8 +33,9 @@ def structure_of(text: bytes) -> bytes:
     return _without_strings(_without_words(text))
 
 
-def _count(text: bytes) -> int:
-    return sum(map(text.count, _COUNTED))
+def count_values(structure: bytes) -> int:
+    """Return how many values there are at most; commas and brackets in strings count too."""
+    return sum(map(structure.count, _COUNTED))
 
 
 def _without_words(text: bytes) -> bytes:

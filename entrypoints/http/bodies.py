@@ -18,7 +18,7 @@ from antiphon.application.support.garbage import without_collections
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
-from antiphon.domain.json_structure import has_more_values, structure_of
+from antiphon.domain.json_structure import count_values, structure_of
 from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.incoming_bytes import HeldBytes, IncomingBytes
@@ -157,7 +157,7 @@ def check_complexity(body: bytes, limits: BodyLimits) -> None:
     if _opens_few(body, limits.max_depth) and body.count(b",") <= limits.max_nodes:
         return
     bare = structure_of(body)
-    if has_more_values(bare, limits.max_nodes):
+    if count_values(bare) > limits.max_nodes:
         raise RequestError(
             f"The request body has more than {limits.max_nodes} values.", code="invalid_value"
         )

@@ -1,6 +1,6 @@
 """Bodies of requests in each of which one field is as long as it may be.
 
-for path, value in long_values(type_of(CreateResponse)): ...
+for path, value in LongValues(size=2_000_000).of(type_of(CreateResponse)): ...
 
 The other fields have the smallest values of their types. What may be any JSON gets schemas of
 several shapes, since most of such fields are schemas.
