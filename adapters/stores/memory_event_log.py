@@ -25,6 +25,9 @@ KEEP_BYTES = 64 * 1024 * 1024
 EVENT_BYTES = 500
 """An event without the texts that it shares with its response."""
 
+EXPIRE_EVERY_S = 0.1
+"""The shortest time between two looks for logs that were kept long enough."""
+
 JOIN_EVERY = 16
 """Every so many events, a reader waits some turns of the event loop to see if more events come."""
 JOIN_TURNS = 3
@@ -227,8 +230,8 @@ class MemoryEventLog(EventLog):
     """Keep running logs, and finished ones for `keep_s` seconds, up to `keep_events` in total.
 
     Finished logs take about `keep_bytes`: a single response may repeat megabytes of its request.
-    Creating a log evicts the finished logs that exceed these bounds, starting with the one that
-    finished first.
+    Creating a log evicts the finished logs that are too many or too large, starting with the one
+    that finished first. Those that are too old go by themselves.
     """
 
     def __init__(
@@ -250,6 +253,7 @@ class MemoryEventLog(EventLog):
         because they are dropped at once."""
         self._finished_events = 0
         self._finished_bytes = 0
+        self._expiry: asyncio.TimerHandle | None = None
         self._rounds: WeakKeyDictionary[LoopShare, _Rounds] = WeakKeyDictionary()
         self._rounds_of_all = _Rounds()
         # Readers that have the log of a dropped run open still get its events. Only they keep the
@@ -304,6 +308,7 @@ class MemoryEventLog(EventLog):
         if response_id in self._logs:
             self._finished[response_id] = self._clock()
             self._unsized[response_id] = log
+            self._schedule_expiry()
 
     def _count_sizes(self) -> None:
         # Two of them, though many may have ended at the same time: each may be megabytes.
@@ -316,16 +321,30 @@ class MemoryEventLog(EventLog):
 
     def _evict(self) -> None:
         self._count_sizes()
+        while self._finished and (
+            self._finished_events > self._keep_events or self._finished_bytes > self._keep_bytes
+        ):
+            self._remove(next(iter(self._finished)))
+        self._expire()
+
+    def _expire(self) -> None:
         keep_since = self._clock() - self._keep_s
         while self._finished:
             response_id, finished_at = next(iter(self._finished.items()))
-            fits = (
-                self._finished_events <= self._keep_events
-                and self._finished_bytes <= self._keep_bytes
-            )
-            if fits and finished_at >= keep_since:
+            if finished_at >= keep_since:
                 return
             self._remove(response_id)
+
+    def _schedule_expiry(self) -> None:
+        if self._expiry is None and self._finished:
+            finished_at = next(iter(self._finished.values()))
+            wait_s = max(finished_at + self._keep_s - self._clock(), EXPIRE_EVERY_S)
+            self._expiry = asyncio.get_running_loop().call_later(wait_s, self._run_expiry)
+
+    def _run_expiry(self) -> None:
+        self._expiry = None
+        self._expire()
+        self._schedule_expiry()
 
     def _remove(self, response_id: str) -> None:
         log = self._logs.pop(response_id)

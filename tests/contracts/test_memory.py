@@ -51,6 +51,14 @@ async def has_log(log: MemoryEventLog, name: str) -> bool:
     return True
 
 
+async def wait_until_gone(log: MemoryEventLog, name: str) -> None:
+    for _ in range(500):
+        if not await has_log(log, name):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{name} is still there after 5 s")
+
+
 async def test_the_logs_that_finished_first_are_evicted_when_there_are_too_many_events() -> None:
     log = MemoryEventLog(keep_events=30)
     for name in "abcd":
@@ -95,6 +103,19 @@ async def test_logs_that_finished_long_ago_are_evicted() -> None:
     clock.now += 301
     await log.create("next")
     assert [await has_log(log, name) for name in ("old", "young")] == [False, True]
+
+
+async def test_an_old_log_goes_even_if_no_other_is_created() -> None:
+    clock = Clock()
+    log = MemoryEventLog(keep_s=0.05, clock=clock)
+    await append_finished_run(log, "old")
+    clock.now += 0.04
+    await append_finished_run(log, "young")
+    clock.now += 0.02
+    await wait_until_gone(log, "old")
+    assert await has_log(log, "young")
+    clock.now += 0.04
+    await wait_until_gone(log, "young")
 
 
 async def test_a_running_log_is_never_evicted() -> None:
