@@ -35,7 +35,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ProbedServer]:
-    with probe_server(tmp_path, "--store", "sqlite", "--keep-events-s", "1") as probed:
+    with probe_server(tmp_path, "--store", "sqlite", "--keep-events", "0") as probed:
         yield probed
 
 
@@ -60,7 +60,7 @@ def test_a_very_long_answer_freezes_nobody_and_leaves_no_memory(
 
 def test_reading_a_very_long_answer_again_freezes_nobody(tmp_path: Path) -> None:
     with (
-        probe_server(tmp_path, "--store", "sqlite") as server,
+        probe_server(tmp_path, "--store", "sqlite", "--keep-events", "0") as server,
         httpx.Client(base_url=server.url, timeout=LIMIT_S) as client,
     ):
         client.post("/v1/responses", json={**ENDLESS, **LOGPROBS, "background": True})
