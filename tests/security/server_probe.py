@@ -32,7 +32,10 @@ BUSY_FACTOR = 3.0
 """How many times the idle machine's longest wait may pass before the server is to blame."""
 
 CALM_S = 0.5
-GIVE_BACK_S = 8.0
+
+GIVE_BACK_S = 20.0
+"""The longest wait for memory that is free to go back to the kernel: on a busy machine, the server
+does so less often."""
 
 
 class Observation(msgspec.Struct):
@@ -97,7 +100,7 @@ class ProbedServer:
         print(f"\n{seen}")
 
     def _growth_since(self, before: int) -> int:
-        """Return the growth that stays: the server gives free memory back every few seconds."""
+        """Return the growth that stays when free memory has gone back to the kernel."""
         deadline = time.monotonic() + GIVE_BACK_S
         while True:
             growth = self._memory("VmRSS") - before
