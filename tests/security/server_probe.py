@@ -33,9 +33,11 @@ BUSY_FACTOR = 3.0
 
 CALM_S = 0.5
 
-GIVE_BACK_S = 20.0
-"""The longest wait for memory that is free to go back to the kernel: on a busy machine, the server
-does so less often."""
+GIVE_BACK_S = 8.0
+"""How long free memory may take to go back to the kernel, until which less growth is waited for."""
+
+BUSY_GIVE_BACK_S = 20.0
+"""How long it may take on a busy machine: more growth than MAX_GROWTH_BYTES is waited for."""
 
 
 class Observation(msgspec.Struct):
@@ -101,10 +103,11 @@ class ProbedServer:
 
     def _growth_since(self, before: int) -> int:
         """Return the growth that stays when free memory has gone back to the kernel."""
-        deadline = time.monotonic() + GIVE_BACK_S
+        began = time.monotonic()
         while True:
-            growth = self._memory("VmRSS") - before
-            if growth < MAX_GROWTH_BYTES / 2 or time.monotonic() > deadline:
+            growth, waited_s = self._memory("VmRSS") - before, time.monotonic() - began
+            limit = MAX_GROWTH_BYTES / 2 if waited_s < GIVE_BACK_S else MAX_GROWTH_BYTES
+            if growth < limit or waited_s > BUSY_GIVE_BACK_S:
                 return growth
             time.sleep(0.1)
 
