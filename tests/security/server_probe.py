@@ -32,12 +32,7 @@ BUSY_FACTOR = 3.0
 """How many times the idle machine's longest wait may pass before the server is to blame."""
 
 CALM_S = 0.5
-
 GIVE_BACK_S = 8.0
-"""How long free memory may take to go back to the kernel, until which less growth is waited for."""
-
-BUSY_GIVE_BACK_S = 20.0
-"""How long it may take on a busy machine: more growth than MAX_GROWTH_BYTES is waited for."""
 
 
 class Observation(msgspec.Struct):
@@ -102,12 +97,11 @@ class ProbedServer:
         print(f"\n{seen}")
 
     def _growth_since(self, before: int) -> int:
-        """Return the growth that stays when free memory has gone back to the kernel."""
-        began = time.monotonic()
+        """Return the growth that stays: the server gives free memory back every few seconds."""
+        deadline = time.monotonic() + GIVE_BACK_S
         while True:
-            growth, waited_s = self._memory("VmRSS") - before, time.monotonic() - began
-            limit = MAX_GROWTH_BYTES / 2 if waited_s < GIVE_BACK_S else MAX_GROWTH_BYTES
-            if growth < limit or waited_s > BUSY_GIVE_BACK_S:
+            growth = self._memory("VmRSS") - before
+            if growth < MAX_GROWTH_BYTES / 2 or time.monotonic() > deadline:
                 return growth
             time.sleep(0.1)
 
