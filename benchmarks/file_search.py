@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.files.store import MemoryFileStore
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import FileToAdd, StoredFile
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.domain.vector_stores import ChunkSizes, VectorStore

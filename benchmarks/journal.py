@@ -17,9 +17,9 @@ from statistics import median
 
 import uvloop
 
-from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.store import MemoryStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import Lease, NewRun, Store, StoredResponse
 from antiphon.application.runs.event_chunks import decode_chunk, encode_chunk
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal

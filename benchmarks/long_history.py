@@ -15,7 +15,7 @@ from typing import Any
 
 from antiphon.domain import conversation as c
 from antiphon.domain.decoding import decode_request
-from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity
+from antiphon.entrypoints.http.wire.bodies import BodyLimits, check_complexity
 
 ITEMS = 2_000
 BYTES = 5_000_000

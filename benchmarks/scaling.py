@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import uvloop
 
-from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.postgres.store import PostgresStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import EventChunk, Store
 from benchmarks import load
 from benchmarks.chart import bar_chart

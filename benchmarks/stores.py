@@ -17,8 +17,8 @@ from pathlib import Path
 import uvloop
 from msgspec import Raw
 
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import EventChunk, Lease, NewRun, StoredItem, StoredResponse
 from antiphon.domain import events as e
 from antiphon.domain.items import Message

@@ -28,8 +28,8 @@ from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetric
 from antiphon.domain.response import Response
 from antiphon.domain.vector_stores import MAX_FLOAT
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.http.dialects import DIALECTS, OPENAI
 from antiphon.entrypoints.http.errors import STATUS
+from antiphon.entrypoints.http.wire.dialects import DIALECTS, OPENAI
 
 PAGES = Path(__file__).with_name("reference")
 NOTES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

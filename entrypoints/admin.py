@@ -12,9 +12,9 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from antiphon.application.runs.readiness import CheckReady
-from antiphon.entrypoints.http.health import Health
-from antiphon.entrypoints.http.metrics import Expose, metrics_page
-from antiphon.entrypoints.http.protocol import BoundedProtocol
+from antiphon.entrypoints.http.api.health import Health
+from antiphon.entrypoints.http.api.metrics import Expose, metrics_page
+from antiphon.entrypoints.http.wire.protocol import BoundedProtocol
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.transport import admin_transport
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import LoadMedia, MediaLimits
@@ -106,19 +106,19 @@ from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.dependency_injection import containers, providers
-from antiphon.entrypoints.http.bodies import BodyLimits
+from antiphon.entrypoints.http.access.cors import normalize_origins
+from antiphon.entrypoints.http.access.identity import Identity
+from antiphon.entrypoints.http.api.conversations import ConversationServices
+from antiphon.entrypoints.http.api.files import FileServices
+from antiphon.entrypoints.http.api.responses import HttpOptions, Services
+from antiphon.entrypoints.http.api.vector_stores import VectorStoreServices
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import Sessions
 from antiphon.entrypoints.http.console.state import ServerState
-from antiphon.entrypoints.http.conversations import ConversationServices
-from antiphon.entrypoints.http.cors import normalize_origins
-from antiphon.entrypoints.http.dialects import DIALECTS
-from antiphon.entrypoints.http.files import FileServices
-from antiphon.entrypoints.http.identity import Identity
-from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
-from antiphon.entrypoints.http.keepalive import KeepAlive
-from antiphon.entrypoints.http.responses import HttpOptions, Services
-from antiphon.entrypoints.http.vector_stores import VectorStoreServices
+from antiphon.entrypoints.http.wire.bodies import BodyLimits
+from antiphon.entrypoints.http.wire.dialects import DIALECTS
+from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
+from antiphon.entrypoints.http.wire.keepalive import KeepAlive
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import bearer_identity, console, identities, issuer_keys
 from antiphon.entrypoints.wiring.admission import admission, tenant_share

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from msgspec import Struct
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.http.arrivals import Arrivals
+from antiphon.entrypoints.http.wire.arrivals import Arrivals
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from antiphon.application.resources.server_addresses import ServerAddresses
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.http.dialects import DIALECTS
-from antiphon.entrypoints.http.forms import FORM_BYTES
+from antiphon.entrypoints.http.api.forms import FORM_BYTES
+from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.relaying import Relaying
 
@@ -39,7 +39,7 @@ async def start_relay(
     vouchers, client = relaying.vouchers, relaying.client
     if vouchers is None or client is None:
         return authenticate(app)
-    from antiphon.entrypoints.http.relay import AcceptRelayed, Relay  # with its HTTP client
+    from antiphon.entrypoints.http.relay.relay import AcceptRelayed, Relay  # with its HTTP client
 
     limits = container.http_options().limits
     largest = max(limits.max_bytes, settings.max_file_bytes + FORM_BYTES)

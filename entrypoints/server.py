@@ -27,18 +27,18 @@ from antiphon.entrypoints import banner
 from antiphon.entrypoints.admin import serving_admin
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.event_loop import new_event_loop
+from antiphon.entrypoints.http.access.auth import Authentication
+from antiphon.entrypoints.http.access.cors import Cors
+from antiphon.entrypoints.http.access.refusals import RefuseEarly
+from antiphon.entrypoints.http.access.turns import ShareLoop, TakeTurns
+from antiphon.entrypoints.http.api.metrics import meter_requests
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.http.auth import Authentication
-from antiphon.entrypoints.http.connections import Connections
-from antiphon.entrypoints.http.cors import Cors
-from antiphon.entrypoints.http.dialects import DIALECTS
-from antiphon.entrypoints.http.metrics import meter_requests
-from antiphon.entrypoints.http.protocol import BoundedProtocol
-from antiphon.entrypoints.http.refusals import RefuseEarly
 from antiphon.entrypoints.http.request_log import RequestLog
-from antiphon.entrypoints.http.tls import TlsProtocol
-from antiphon.entrypoints.http.turns import ShareLoop, TakeTurns
-from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
+from antiphon.entrypoints.http.websocket.protocol import WebSocketProtocol
+from antiphon.entrypoints.http.wire.connections import Connections
+from antiphon.entrypoints.http.wire.dialects import DIALECTS
+from antiphon.entrypoints.http.wire.protocol import BoundedProtocol
+from antiphon.entrypoints.http.wire.tls import TlsProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import Acceptor, Listeners
 from antiphon.entrypoints.log_format import set_up_logs

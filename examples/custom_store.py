@@ -24,7 +24,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import (
     Charge,
     IdempotencyRecord,

@@ -74,7 +74,7 @@ def _inspect_sqlite(path: Path, fingerprint_name: str) -> StoreState:
 
 async def inspect_postgres(dsn: str, fingerprint_name: str) -> StoreState:
     """Return the state of a database. Raises: SettingsError."""
-    from antiphon.adapters.stores.postgres_server import DATABASE_ERRORS, PostgresServer
+    from antiphon.adapters.stores.postgres.server import DATABASE_ERRORS, PostgresServer
 
     server = PostgresServer(dsn, schema="antiphon", pool=1, start_timeout_s=5, run_timeout_s=5)
     try:
@@ -105,8 +105,8 @@ async def inspect_redis(
     url: str, fingerprint_name: str, *, prefix: str = "antiphon:"
 ) -> StoreState:
     """Return the state of a database; its version is 1 once it was used. Raises: SettingsError."""
-    from antiphon.adapters.stores.redis_durability import durability_of
-    from antiphon.adapters.stores.redis_scripts import RedisScripts
+    from antiphon.adapters.stores.redis.durability import durability_of
+    from antiphon.adapters.stores.redis.scripts import RedisScripts
 
     redis = RedisScripts(url, prefix=prefix, connect_timeout_s=5, timeout_s=5)
     await redis.start()

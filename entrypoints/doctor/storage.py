@@ -18,7 +18,7 @@ from antiphon.adapters.stores.inspection import (
     inspect_sqlite,
 )
 from antiphon.adapters.stores.self_test import round_trips
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import Store
 from antiphon.entrypoints.doctor.findings import (
     Check,

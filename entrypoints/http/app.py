@@ -12,23 +12,23 @@ from litestar.plugins.core import MsgspecDIPlugin
 from antiphon import __version__
 from antiphon.application.model.models import Models
 from antiphon.application.runs.readiness import CheckReady
+from antiphon.entrypoints.http.api.containers import Containers, ContainerServices
+from antiphon.entrypoints.http.api.conversations import Conversations, ConversationServices
+from antiphon.entrypoints.http.api.files import Files, FileServices
+from antiphon.entrypoints.http.api.forms import FORM_BYTES
+from antiphon.entrypoints.http.api.health import Health
+from antiphon.entrypoints.http.api.metrics import Expose, metrics_page
+from antiphon.entrypoints.http.api.models import ModelList
+from antiphon.entrypoints.http.api.responses import Responses, Services
+from antiphon.entrypoints.http.api.vector_store_files import FileBatches, VectorStoreFiles
+from antiphon.entrypoints.http.api.vector_stores import VectorStores, VectorStoreServices
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.console.state import ServerState, console_state
-from antiphon.entrypoints.http.containers import Containers, ContainerServices
-from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ExceptionHandlers
-from antiphon.entrypoints.http.files import Files, FileServices
-from antiphon.entrypoints.http.forms import FORM_BYTES
-from antiphon.entrypoints.http.health import Health
-from antiphon.entrypoints.http.home import home
-from antiphon.entrypoints.http.metrics import Expose, metrics_page
-from antiphon.entrypoints.http.models import ModelList
-from antiphon.entrypoints.http.openapi import openapi_config
-from antiphon.entrypoints.http.responses import Responses, Services
-from antiphon.entrypoints.http.vector_store_files import FileBatches, VectorStoreFiles
-from antiphon.entrypoints.http.vector_stores import VectorStores, VectorStoreServices
-from antiphon.entrypoints.http.websocket import handle_websocket
+from antiphon.entrypoints.http.pages.home import home
+from antiphon.entrypoints.http.pages.openapi import openapi_config
+from antiphon.entrypoints.http.websocket.endpoint import handle_websocket
 
 CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint, console_state)
 

@@ -21,15 +21,15 @@ from litestar.exceptions import (
 from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
-from antiphon.entrypoints.http import signposts
-from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
-from antiphon.entrypoints.http.requests import (
+from antiphon.entrypoints.http.api.requests import (
     HttpRequest,
     header,
     is_accepted,
     note_error,
     response_headers,
 )
+from antiphon.entrypoints.http.pages import signposts
+from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect, dialect_or_default
 
 logger = logging.getLogger("antiphon.http")
 

@@ -14,9 +14,9 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.application.telemetry.log_context import log_as
 from antiphon.application.telemetry.recorder import in_microseconds
+from antiphon.entrypoints.http.access.credentials import HEALTH
+from antiphon.entrypoints.http.api.requests import request_id_in
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
-from antiphon.entrypoints.http.credentials import HEALTH
-from antiphon.entrypoints.http.requests import request_id_in
 from antiphon.entrypoints.log_format import FIELDS, LazyMessage, LazyRecord
 
 logger = logging.getLogger("antiphon.access")

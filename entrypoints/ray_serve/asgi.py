@@ -10,7 +10,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive
 from websockets.frames import CloseCode
 
-from antiphon.entrypoints.http.requests import REQUEST_ID_HEADER
+from antiphon.entrypoints.http.api.requests import REQUEST_ID_HEADER
 
 REQUEST_ID = REQUEST_ID_HEADER.encode()
 

@@ -14,9 +14,9 @@ from antiphon.application.ports import Clock, Fetcher, KeyStore
 from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.tokens import ClaimRules, FindTokenCaller
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.http.access.identity import BearerIdentity, Identity, ProxyIdentity
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import SessionIdentity, Sessions
-from antiphon.entrypoints.http.identity import BearerIdentity, Identity, ProxyIdentity
 from antiphon.entrypoints.settings import Oidc, Settings
 from antiphon.entrypoints.wiring.fetching import http_fetcher
 from antiphon.entrypoints.wiring.webhooks import operator_policy

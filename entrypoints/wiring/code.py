@@ -19,8 +19,8 @@ from antiphon.application.resources.containers import (
     ListContainers,
 )
 from antiphon.application.resources.server_addresses import server_tag
-from antiphon.entrypoints.http.containers import ContainerServices
-from antiphon.entrypoints.http.responses import HttpOptions
+from antiphon.entrypoints.http.api.containers import ContainerServices
+from antiphon.entrypoints.http.api.responses import HttpOptions
 from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class

@@ -14,8 +14,8 @@ from antiphon.application.model.models import Models
 from antiphon.application.ports import Fetcher, Labels, Meter, NullMeter, Store
 from antiphon.application.telemetry import instruments as i
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.http.api.metrics import Expose
 from antiphon.entrypoints.http.console.state import ServerState
-from antiphon.entrypoints.http.metrics import Expose
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.peers import Peers
 

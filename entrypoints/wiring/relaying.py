@@ -12,14 +12,14 @@ from antiphon.adapters.sealing import Sealer
 from antiphon.application.ports import SharedValues
 from antiphon.application.resources.server_addresses import ServerAddresses, server_tag
 from antiphon.application.runs.active_runs import ActiveRuns
-from antiphon.entrypoints.http.relayed_requests import Vouchers
-from antiphon.entrypoints.http.responses import Relay
+from antiphon.entrypoints.http.api.responses import Relay
+from antiphon.entrypoints.http.relay.relayed_requests import Vouchers
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.peers import Peers
 from antiphon.entrypoints.workers.sockets import WorkerSockets
 
 if TYPE_CHECKING:
-    from antiphon.entrypoints.http.server_client import ServerClient
+    from antiphon.entrypoints.http.relay.server_client import ServerClient
 
 
 class Relaying(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def relaying(
     sockets = _sockets(settings, tag, peers)
     if addresses is None and sockets is None:
         return Relaying(tag=tag)
-    from antiphon.entrypoints.http.server_client import ServerClient  # with its HTTP client
+    from antiphon.entrypoints.http.relay.server_client import ServerClient  # with its HTTP client
 
     async def others() -> Mapping[str, str]:
         stored = {} if addresses is None else await addresses.others()
@@ -77,6 +77,6 @@ def relay_of(relaying: Relaying, runs: ActiveRuns) -> Relay | None:
     """Return what relays requests for responses, or None if nothing is relayed."""
     if relaying.client is None:
         return None
-    from antiphon.entrypoints.http.relay import RelayResponses
+    from antiphon.entrypoints.http.relay.relay import RelayResponses
 
     return RelayResponses(relaying.client, runs)

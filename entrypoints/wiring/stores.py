@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from antiphon.adapters.keys.file import KeysFile
-from antiphon.adapters.stores.file_contents import FileContents
-from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.files.contents import FileContents
+from antiphon.adapters.stores.files.store import FolderFileStore, MemoryFileStore
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import EventLog, FileStore, PromptTemplates, Store, VectorStores
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import Settings
@@ -18,20 +18,20 @@ from antiphon.entrypoints.wiring.own_ports import load_port
 
 
 def sqlite_store(settings: Settings) -> Store:
-    from antiphon.adapters.stores.sqlite import SqliteStore
+    from antiphon.adapters.stores.sqlite.store import SqliteStore
 
     assert settings.sqlite_file is not None
     return SqliteStore(settings.sqlite_file)
 
 
 def postgres_store(settings: Settings) -> Store:
-    from antiphon.adapters.stores.postgres import PostgresStore
+    from antiphon.adapters.stores.postgres.store import PostgresStore
 
     return PostgresStore(settings.store)
 
 
 def redis_store(settings: Settings) -> Store:
-    from antiphon.adapters.stores.redis import RedisStore
+    from antiphon.adapters.stores.redis.store import RedisStore
 
     return RedisStore(settings.store)
 
@@ -62,20 +62,20 @@ def file_store_kind(settings: Settings) -> str:
 
 
 def postgres_file_store(settings: Settings) -> FileStore:
-    from antiphon.adapters.stores.postgres_files import PostgresFileStore
+    from antiphon.adapters.stores.postgres.files import PostgresFileStore
 
     return PostgresFileStore(_dsn_for(settings, "file_store"))
 
 
 def object_file_store(settings: Settings) -> FileStore:
-    from antiphon.adapters.stores.postgres_files import PostgresFileStore
+    from antiphon.adapters.stores.postgres.files import PostgresFileStore
 
     dsn = _dsn_for(settings, "file_store")
     return PostgresFileStore(dsn, contents=object_contents(settings))
 
 
 def object_contents(settings: Settings) -> FileContents:
-    from antiphon.adapters.stores.object_contents import ObjectContents
+    from antiphon.adapters.stores.files.object_contents import ObjectContents
 
     return ObjectContents(settings.file_store, endpoint=settings.file_store_endpoint)
 
@@ -110,7 +110,7 @@ def vector_stores(settings: Settings) -> VectorStores:
         kind = "postgres" if store_kind(settings) == "postgres" else "sqlite"
     if kind == "sqlite":
         return SqliteVectorStores(settings.vector_stores_file)
-    from antiphon.adapters.stores.postgres_vector_stores import PostgresVectorStores
+    from antiphon.adapters.stores.postgres.vector_stores import PostgresVectorStores
 
     return PostgresVectorStores(_dsn_for(settings, "vector_stores"))
 

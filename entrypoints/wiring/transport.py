@@ -8,13 +8,13 @@ import sys
 from antiphon.application.model.models import Models
 from antiphon.application.ports import Model
 from antiphon.domain.errors import EngineDead, SettingsError
-from antiphon.entrypoints.http.connections import ConnectionLimits, Connections
-from antiphon.entrypoints.http.dispatch import Dispatcher
-from antiphon.entrypoints.http.frame_queue import FrameQueue
-from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
-from antiphon.entrypoints.http.protocol import Transport
 from antiphon.entrypoints.http.request_log import RefusalLog
-from antiphon.entrypoints.http.tls import Certificate
+from antiphon.entrypoints.http.wire.connections import ConnectionLimits, Connections
+from antiphon.entrypoints.http.wire.dispatch import Dispatcher
+from antiphon.entrypoints.http.wire.frame_queue import FrameQueue
+from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
+from antiphon.entrypoints.http.wire.protocol import Transport
+from antiphon.entrypoints.http.wire.tls import Certificate
 from antiphon.entrypoints.settings import Settings
 
 if sys.platform != "win32":

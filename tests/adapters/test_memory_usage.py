@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.adapters.stores.memory_usage import KeyCounters
+from antiphon.adapters.stores.memory.usage import KeyCounters
 from antiphon.application.ports import Charge, RunSlot
 
 LIMIT = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from antiphon.adapters.stores.redis_scripts import RedisScripts
+from antiphon.adapters.stores.redis.scripts import RedisScripts
 from antiphon.domain.errors import StoreError
 
 CLOSED = "unable to perform operation on <TCPTransport closed=True 0x7f>; the handler is closed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.adapters.stores.vector_similarity import VectorRow, VectorSearch
+from antiphon.adapters.stores.vectors.similarity import VectorRow, VectorSearch
 from antiphon.testing.vector_stores import vectors_of
 
 ROW = st.tuples(st.integers(0, 3), st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.files.store import MemoryFileStore
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.adapters.url_policy import NoFetcher
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems

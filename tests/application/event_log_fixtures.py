@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import EventBatches, EventChunk, Lease, NewRun, StoredResponse
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.domain import deltas as d

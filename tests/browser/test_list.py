@@ -13,7 +13,7 @@ from tests.browser.browser import PHONE, WIDE, Page, chromium
 from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import create, script, wait_until
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredResponse
 from antiphon.domain.metrics import ResponseMetrics, TurnMetrics
 from antiphon.domain.response import Response

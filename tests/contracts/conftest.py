@@ -13,10 +13,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.stores.redis import RedisStore
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.memory.store import MemoryStore
+from antiphon.adapters.stores.postgres.store import PostgresStore
+from antiphon.adapters.stores.redis.store import RedisStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import Store
 
 POSTGRES = os.environ.get("ANTIPHON_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
 from antiphon.application.ports import EventLog
 from antiphon.testing.event_log import EventLogContract
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
+from antiphon.adapters.stores.files.store import FolderFileStore, MemoryFileStore
 from antiphon.application.ports import FileStore, FileUsage
 from antiphon.domain.errors import FilesFull, NotFound, SettingsError, StoreError
 from antiphon.testing.file_store import CONTENT, US, FileStoreContract, a_file

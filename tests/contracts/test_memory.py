@@ -7,8 +7,8 @@ import sys
 
 import msgspec
 
-from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, read_all, run_of, text, yield_often

@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 from msgspec import Raw
 
-from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.stores.postgres_items import RANGES
+from antiphon.adapters.stores.postgres.items import RANGES
+from antiphon.adapters.stores.postgres.store import PostgresStore
 from antiphon.application.ports import (
     EventChunk,
     IdempotencyRecord,
@@ -321,7 +321,7 @@ async def test_many_stores_can_open_a_new_schema_at_the_same_time(postgres: Post
 
 STARTS = """
 import asyncio, sys
-from antiphon.adapters.stores.postgres import PostgresStore
+from antiphon.adapters.stores.postgres.store import PostgresStore
 
 async def main():
     store = PostgresStore(sys.argv[1], schema=sys.argv[2])
@@ -336,7 +336,7 @@ asyncio.run(main())
 
 STOPS = """
 import asyncio, sys
-from antiphon.adapters.stores.postgres import PostgresStore
+from antiphon.adapters.stores.postgres.store import PostgresStore
 
 async def main():
     store = PostgresStore(sys.argv[1], schema=sys.argv[2], run_timeout_s=0.5)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from antiphon.adapters.stores.postgres_vector_stores import PostgresVectorStores
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.postgres.vector_stores import PostgresVectorStores
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.domain.errors import SettingsError
 from antiphon.domain.text_chunks import TextChunk
 from antiphon.testing.vector_stores import (

@@ -18,7 +18,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from tests.contracts.conftest import REDIS, redis_prefix
 
-from antiphon.adapters.stores.redis import RedisStore
+from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.application.ports import (
     EventChunk,
     NewRun,
@@ -253,7 +253,7 @@ import sys
 sys.modules["redis"] = None
 from antiphon.domain.errors import SettingsError
 try:
-    import antiphon.adapters.stores.redis
+    import antiphon.adapters.stores.redis.store
 except SettingsError as error:
     print(error)
 """

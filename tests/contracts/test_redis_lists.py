@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio as aio
 from tests.contracts.conftest import REDIS, redis_prefix
 
-from antiphon.adapters.stores.redis import RedisStore
+from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.application.ports import StorePageQuery
 from antiphon.domain.conversation import Conversation
 from antiphon.testing.samples import THEM, US, new_response

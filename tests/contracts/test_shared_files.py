@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 from tests.object_store import CREDENTIALS, delete_bucket, keys_in, new_bucket, s3_server
 
-from antiphon.adapters.stores.file_contents import ContentKey
-from antiphon.adapters.stores.object_contents import ObjectContents
-from antiphon.adapters.stores.postgres_files import PostgresFileStore
+from antiphon.adapters.stores.files.contents import ContentKey
+from antiphon.adapters.stores.files.object_contents import ObjectContents
+from antiphon.adapters.stores.postgres.files import PostgresFileStore
 from antiphon.application.ports import FilePageQuery, FileUsage
 from antiphon.domain.errors import FilesFull, NotFound, SettingsError, StoreError
 from antiphon.testing.file_store import CONTENT, THEM, US, FileStoreContract, a_file

@@ -16,8 +16,8 @@ import apsw
 import pytest
 from tests.contracts.sqlite_connections import SECRET, connect
 
-from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.stores.sqlite_file import SqliteFile
+from antiphon.adapters.stores.sqlite.file import SqliteFile
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import StoredResponse
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
@@ -88,7 +88,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from typing import Any
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.testing.store_calls import create_and_finish
 
 async def write(store, name, count):

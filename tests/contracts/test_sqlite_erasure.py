@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 from tests.contracts.sqlite_connections import SECRET, connect
 
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import NewRun, StoredItem
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.items import Message

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import pytest
 
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import Clock, NewRun, StorageUsage, WebhookDelivery
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.testing.samples import (
@@ -84,7 +84,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.testing.samples import US, chunk, lease, response_with_log
 
 async def main():
@@ -332,7 +332,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 import apsw
-from antiphon.adapters.stores import sqlite_file
+from antiphon.adapters.stores.sqlite import file as sqlite_file
 from antiphon.adapters.stores.file_lock import FileLock
 
 old, folder = map(Path, sys.argv[1:])

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.contracts.conftest import NewStore
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError

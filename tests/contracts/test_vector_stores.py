@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import VectorStores
 from antiphon.domain.errors import SettingsError
 from antiphon.testing.vector_stores import (

@@ -15,8 +15,8 @@ from tests.docs.test_dashboards import KNOWN as METRICS
 
 from antiphon.domain.rights import METRICS_PATH
 from antiphon.entrypoints.cli import app
-from antiphon.entrypoints.http.health import Health
-from antiphon.entrypoints.http.trusted_proxy import SECRET_HEADER
+from antiphon.entrypoints.http.access.trusted_proxy import SECRET_HEADER
+from antiphon.entrypoints.http.api.health import Health
 from antiphon.entrypoints.server import LEAVE_S, STREAM_END_S
 from antiphon.entrypoints.settings import CONFIG_VARIABLE, SETTINGS, Settings, TrustedProxy, load
 

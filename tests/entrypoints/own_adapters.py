@@ -11,10 +11,10 @@ from tests.engines.conftest import WordMarkup
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.prompts.folder import FolderPromptTemplates
-from antiphon.adapters.stores.files import FolderFileStore
-from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.files.store import FolderFileStore
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.store import MemoryStore
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.adapters.web.corpus import CorpusWeb
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_services import SearxngService

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from dependency_injector import providers
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.resources.keys import hash_of
 from antiphon.entrypoints.cli import main
 from antiphon.entrypoints.container import Container

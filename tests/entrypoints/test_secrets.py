@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.stores.redis import RedisStore
+from antiphon.adapters.stores.postgres.store import PostgresStore
+from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import load
 

@@ -202,7 +202,7 @@ def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path)
 
 SLOW_STORE = """
 import asyncio, sys
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 
 class Slow(MemoryStore):
     async def start(self):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from tests.faults.simulation import Answer, Clients, Frames, SimulatedServer
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredItem
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain.callers import ANYBODY

@@ -21,16 +21,16 @@ from dependency_injector import providers
 from tests.conftest import settings_for
 
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
 from antiphon.application.runs.heartbeat import BEATS_PER_LEASE, RETRY_S
 from antiphon.application.runs.stored_events import DELETED, UNAVAILABLE
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.http.access.auth import Authentication
+from antiphon.entrypoints.http.api.conversations import ConversationServices
+from antiphon.entrypoints.http.api.responses import Services
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.http.auth import Authentication
-from antiphon.entrypoints.http.conversations import ConversationServices
-from antiphon.entrypoints.http.responses import Services
 
 LEASE_S = 15.0
 PATIENCE_S = 60.0

@@ -26,7 +26,7 @@ from tests.faults.simulation import (
     make_app,
 )
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 
 pytestmark = pytest.mark.faults
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.domain.errors import StoreError
 
 OPERATIONS = (

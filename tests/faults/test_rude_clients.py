@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.entrypoints.http.protocol import MAX_HEAD_BYTES
+from antiphon.entrypoints.http.wire.protocol import MAX_HEAD_BYTES
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from tests.contracts.conftest import REDIS, redis_prefix, schema_of_postgres
 
-from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.stores.redis import RedisStore
+from antiphon.adapters.stores.postgres.store import PostgresStore
+from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.application.ports import Store
 
 pytestmark = pytest.mark.faults

@@ -376,7 +376,7 @@ def test_no_worker_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
 
 
 OWN_STORE = """
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 
 class Mine(MemoryStore):
     pass

@@ -11,8 +11,8 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
-from antiphon.entrypoints.http.dialects import DIALECTS
-from antiphon.entrypoints.http.sse import ClientEncoder
+from antiphon.entrypoints.http.wire.dialects import DIALECTS
+from antiphon.entrypoints.http.wire.sse import ClientEncoder
 
 FOLDER = Path(__file__).parent / "dialects"
 

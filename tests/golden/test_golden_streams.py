@@ -13,7 +13,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain.content import AnyAnnotation
 from antiphon.domain.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
-from antiphon.entrypoints.http import sse
+from antiphon.entrypoints.http.wire import sse
 
 STREAMS = Path(__file__).parent / "streams"
 CASES = sorted(folder.name for folder in STREAMS.iterdir())

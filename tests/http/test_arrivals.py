@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from antiphon.entrypoints.http.arrivals import Arrivals
+from antiphon.entrypoints.http.wire.arrivals import Arrivals
 
 CHECK = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 

@@ -22,9 +22,9 @@ from antiphon.adapters.keys.file import append
 from antiphon.application.ports import ApiKey
 from antiphon.application.resources.keys import FindCaller, create_key
 from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.entrypoints.http.access.auth import PUBLIC, Authentication
+from antiphon.entrypoints.http.access.identity import BearerIdentity
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.http.auth import PUBLIC, Authentication
-from antiphon.entrypoints.http.identity import BearerIdentity
 
 from .conftest import create, wait_until
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.errors import RequestError
-from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity
+from antiphon.entrypoints.http.wire.bodies import BodyLimits, check_complexity
 
 TEXT = st.text(alphabet='ab"\\[]{},\n', max_size=6)
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 from tests.contracts.conftest import STORES, NewStore
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import IdempotencyRecord, Store, StoredResponse
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response

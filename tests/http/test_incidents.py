@@ -17,7 +17,7 @@ from tests.entrypoints.test_explain import antiphon
 from tests.upstreams.chat_models import model_table
 from tests.upstreams.chat_server import scripted_chat_server
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 
 from .conftest import create, script, wait_until
 from .test_request_log import Lines, lines  # noqa: F401 - a fixture

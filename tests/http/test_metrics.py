@@ -24,7 +24,7 @@ from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 from antiphon.application.telemetry.instruments import INSTRUMENTS
 from antiphon.domain.limits import KeyPolicy, Scope
-from antiphon.entrypoints.http.protocol import MAX_HEAD_BYTES
+from antiphon.entrypoints.http.wire.protocol import MAX_HEAD_BYTES
 from antiphon.entrypoints.wiring.transport import MAX_ADMIN_CONNECTIONS
 
 from .conftest import create, script, wait_until

@@ -13,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 
 from antiphon.adapters.keys.file import append
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredItem
 from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import StoreError

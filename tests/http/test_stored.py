@@ -158,7 +158,7 @@ def test_fields_without_effect_are_named_in_a_header(http: httpx.Client) -> None
 
 
 def test_a_store_of_ones_own_is_named_by_its_class(serve: Callable[..., Any]) -> None:
-    name = "antiphon.adapters.stores.memory:MemoryStore"
+    name = "antiphon.adapters.stores.memory.store:MemoryStore"
     with serve(store=name) as server, httpx.Client(base_url=server.api) as http:
         response = create(http)
         assert http.get(f"/responses/{response['id']}").json() == response

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.application.support.precedence import Precedence
-from antiphon.entrypoints.http.turns import AT_WORK, TakeTurns
+from antiphon.entrypoints.http.access.turns import AT_WORK, TakeTurns
 
 LIMIT_S = 30.0
 START: Any = {"type": "http.response.start", "status": 200, "headers": []}

@@ -19,8 +19,9 @@ from antiphon.domain import vector_stores as v
 from antiphon.domain.decoding import Head
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.tools import TOOL_TYPES
-from antiphon.entrypoints.http import openapi
-from antiphon.entrypoints.http.websocket import MessageHead
+from antiphon.entrypoints.http.api import shapes
+from antiphon.entrypoints.http.pages import openapi
+from antiphon.entrypoints.http.websocket.endpoint import MessageHead
 
 Json = dict[str, Any]
 
@@ -108,7 +109,7 @@ def test_every_body_of_the_openapi_document_is_walked() -> None:
     described = {
         kind.__name__
         for kind in openapi._BODIES
-        if kind.__name__ not in ANSWERS and kind.__module__ != "antiphon.entrypoints.http.shapes"
+        if kind.__name__ not in ANSWERS and kind.__module__ != shapes.__name__
     }
     assert described <= {body.__name__ for body in BODIES}
 

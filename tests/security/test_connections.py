@@ -28,8 +28,8 @@ from tests.security.raw_clients import (
 )
 from tests.security.server_probe import MAX_GROWTH_BYTES, probe_server
 
-from antiphon.entrypoints.http.connections import address_of
-from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
+from antiphon.entrypoints.http.wire.connections import address_of
+from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.wiring.transport import (
     max_body_bytes,
     raise_open_files_limit,

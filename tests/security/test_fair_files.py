@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.adapters.stores.files import FolderFileStore
+from antiphon.adapters.stores.files.store import FolderFileStore
 from antiphon.application.ports import FilePageQuery, FileUsage
 from antiphon.application.support.fair_threads import FairThreads
 from antiphon.testing.file_store import a_file

@@ -14,9 +14,9 @@ import pytest
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.fair_jobs import FairJobs
-from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.adapters.stores.sqlite_file import SqliteFile
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.files.store import MemoryFileStore
+from antiphon.adapters.stores.sqlite.file import SqliteFile
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_WRITTEN_CHUNKS, IndexFiles
 from antiphon.application.support.precedence import running_precedence

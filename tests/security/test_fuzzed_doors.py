@@ -21,8 +21,8 @@ import pytest
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
+from antiphon.entrypoints.http.access.auth import PUBLIC
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.http.auth import PUBLIC
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from tests.security.raw_clients import (
 from tests.security.server_probe import MAX_GROWTH_BYTES, probe_server
 
 from antiphon.domain.errors import QueueFull, TooManyRequests
-from antiphon.entrypoints.http.incoming_bytes import FREE_BYTES, IncomingBytes
+from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, IncomingBytes
 
 BODIES = int(os.environ.get("ANTIPHON_TEST_UNFINISHED_BODIES", "60"))
 BODY_BYTES = 30_000_000

@@ -21,7 +21,7 @@ from tests.security.raw_clients import connect, post, read_until_closed
 from websockets.asyncio.client import connect as connect_websocket
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.http.tls import Certificate
+from antiphon.entrypoints.http.wire.tls import Certificate
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.http.conftest import create
 
 from antiphon.domain.errors import Unauthenticated
-from antiphon.entrypoints.http.identity import ProxyIdentity
+from antiphon.entrypoints.http.access.identity import ProxyIdentity
 from antiphon.entrypoints.settings import TrustedProxy
 
 BASE = {"model": "scripted-chat", "input": "hi"}

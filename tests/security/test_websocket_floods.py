@@ -29,7 +29,7 @@ from tests.security.server_probe import MAX_GROWTH_BYTES, probe_server
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from antiphon.entrypoints.http.frame_queue import FrameBudget, FrameQueue, frame_length
+from antiphon.entrypoints.http.wire.frame_queue import FrameBudget, FrameQueue, frame_length
 
 SOCKETS = int(os.environ.get("ANTIPHON_TEST_FLOOD_SOCKETS", "100"))
 MAX_FLOOD_FREEZE_S = 1.5

@@ -38,7 +38,7 @@ EXAMPLES = (
         "store",
         "StoreContract",
         """
-        from antiphon.adapters.stores.memory import MemoryStore
+        from antiphon.adapters.stores.memory.store import MemoryStore
 
         class MyStore(MemoryStore):
             def __init__(self, folder):
@@ -48,17 +48,17 @@ EXAMPLES = (
     Example(
         "event_log",
         "EventLogContract",
-        "from antiphon.adapters.stores.memory_event_log import MemoryEventLog as MyLog",
+        "from antiphon.adapters.stores.memory.event_log import MemoryEventLog as MyLog",
     ),
     Example(
         "file_store",
         "FileStoreContract",
-        "from antiphon.adapters.stores.files import FolderFileStore as MyFiles",
+        "from antiphon.adapters.stores.files.store import FolderFileStore as MyFiles",
     ),
     Example(
         "vector_stores",
         "VectorStoresContract",
-        "from antiphon.adapters.stores.vector_stores import SqliteVectorStores as MyVectorStores",
+        "from antiphon.adapters.stores.vectors.store import SqliteVectorStores as MyVectorStores",
     ),
     Example(
         "tool_server",

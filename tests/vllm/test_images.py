@@ -15,7 +15,7 @@ import pytest_asyncio
 from antiphon.adapters.engines.vllm_engine import VllmEngine
 from antiphon.adapters.formats.chat_template import from_hf_tokenizer
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.stores.files import MemoryFileStore
+from antiphon.adapters.stores.files.store import MemoryFileStore
 from antiphon.adapters.url_policy import NoFetcher
 from antiphon.application.input.media import LoadMedia
 from antiphon.application.model.token_model import TokenModel

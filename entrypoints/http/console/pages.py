@@ -14,8 +14,8 @@ from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
 from msgspec import Struct
 
-from antiphon.entrypoints.http.parameters import PathId
-from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers
+from antiphon.entrypoints.http.api.parameters import PathId
+from antiphon.entrypoints.http.api.requests import HttpRequest, header, response_headers
 
 FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"

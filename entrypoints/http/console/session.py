@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.domain.errors import BodyTooLarge, RequestError, Unauthenticated
+from antiphon.entrypoints.http.access.identity import BearerIdentity, Identity, identify
+from antiphon.entrypoints.http.api.requests import HttpRequest, header
 from antiphon.entrypoints.http.console.pages import console_headers
 from antiphon.entrypoints.http.console.sessions import (
     COOKIE,
@@ -21,8 +23,6 @@ from antiphon.entrypoints.http.console.sessions import (
     Sessions,
     is_same_origin,
 )
-from antiphon.entrypoints.http.identity import BearerIdentity, Identity, identify
-from antiphon.entrypoints.http.requests import HttpRequest, header
 
 PATH = "/console/session"
 MAX_BODY_BYTES = 16 * 1024

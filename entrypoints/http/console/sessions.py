@@ -16,8 +16,8 @@ from msgspec import Struct
 from antiphon.application.ports import Clock, Seal, Unseal
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
-from antiphon.entrypoints.http.identity import BearerIdentity, Identity
-from antiphon.entrypoints.http.requests import header_values
+from antiphon.entrypoints.http.access.identity import BearerIdentity, Identity
+from antiphon.entrypoints.http.api.requests import header_values
 
 COOKIE = "antiphon_session"
 SESSION_S = 8 * 3600

@@ -24,10 +24,10 @@ from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.readiness import CheckReady, Readiness
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.callers import Caller
-from antiphon.entrypoints.http.connections import Connections
+from antiphon.entrypoints.http.api.requests import HttpRequest, caller_of
 from antiphon.entrypoints.http.console.pages import console_headers
-from antiphon.entrypoints.http.keepalive import KeepAlive
-from antiphon.entrypoints.http.requests import HttpRequest, caller_of
+from antiphon.entrypoints.http.wire.connections import Connections
+from antiphon.entrypoints.http.wire.keepalive import KeepAlive
 from antiphon.entrypoints.workers.peers import Peers
 
 LOAD = "load"

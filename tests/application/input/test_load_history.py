@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.application.event_log_fixtures import run_loop
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.input.history import MAX_LOADS_OF_TENANT, LoadHistory
 from antiphon.application.ports import StoredItem
 from antiphon.domain.conversation import Entry

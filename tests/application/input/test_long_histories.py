@@ -11,7 +11,7 @@ import pytest
 from antiphon.domain import conversation as c
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
-from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity
+from antiphon.entrypoints.http.wire.bodies import BodyLimits, check_complexity
 
 LIMIT_S = 0.25
 """CPU time. `python -m benchmarks.long_history` takes a fifth of it, on a faster machine."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.stores.files import MemoryFileStore
+from antiphon.adapters.stores.files.store import MemoryFileStore
 from antiphon.adapters.url_policy import NoFetcher
 from antiphon.application.input.media import LoadMedia, MediaLimits
 from antiphon.application.ports import Fetcher, FetchResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.stores.files import MemoryFileStore
+from antiphon.adapters.stores.files.store import MemoryFileStore
 from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.domain.errors import RequestError
 

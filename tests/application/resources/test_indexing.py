@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.files.store import MemoryFileStore
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_ATTEMPTS, MAX_BATCH_CHUNKS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import NewRun, StorageUsage, StoredResponse
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.domain.errors import QuotaExceeded

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.files.store import MemoryFileStore
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import StoredFile
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.vector_stores import (

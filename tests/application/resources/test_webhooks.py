@@ -17,7 +17,7 @@ import pytest
 
 from antiphon.adapters.fetching import HttpFetcher
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import Lease, NewRun, StoredResponse, WebhookDelivery
 from antiphon.application.resources.webhooks import (
     DELAYS_S,

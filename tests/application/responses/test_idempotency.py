@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import NewRun, StoredResponse
 from antiphon.application.responses.idempotency import (
     HEADER,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import Lease, NewRun, StoredResponse
 from antiphon.application.responses.sweep import MAX_BATCH, Sweep
 from antiphon.application.support.periodic import run_periodically

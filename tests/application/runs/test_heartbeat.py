@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.runs.heartbeat import Heartbeat
 from antiphon.domain.errors import StoreError
 

@@ -18,7 +18,7 @@ from tests.application.event_log_fixtures import (
     sequencer,
 )
 
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
 from antiphon.application.ports import WebhookDelivery
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs import journal as j

@@ -20,8 +20,8 @@ from tests.application.event_log_fixtures import (
     sequencer,
 )
 
-from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import EventBatches, EventChunk, LogSlice
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs.event_chunks import encode_chunk

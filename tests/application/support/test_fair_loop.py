@@ -14,7 +14,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.event_log import MemoryEventLog
 from antiphon.application.support.fair_loop import (
     HEAD_START_S,
     LONG_ITERATION_S,
@@ -25,8 +25,8 @@ from antiphon.application.support.fair_loop import (
 )
 from antiphon.application.support.tasks import call_soon_for_all, start_shared_task
 from antiphon.domain.callers import Caller
-from antiphon.entrypoints.http.dispatch import Dispatcher
-from antiphon.entrypoints.http.turns import ShareLoop
+from antiphon.entrypoints.http.access.turns import ShareLoop
+from antiphon.entrypoints.http.wire.dispatch import Dispatcher
 
 STEP_S = 0.002
 """Longer than a round: each step of this length is the last of its round."""

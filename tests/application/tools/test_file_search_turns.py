@@ -14,7 +14,7 @@ from tests.application.tools.test_web_search_turns import (
     script_of,
 )
 
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
 from antiphon.application.tools.file_search import FileSearchProvider

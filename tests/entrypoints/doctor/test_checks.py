@@ -19,7 +19,7 @@ from tests.security.certificates import write_certificate
 from antiphon.adapters.sandboxes.cgroups import CgroupUnavailable
 from antiphon.adapters.sandboxes.cgroups import find as find_cgroups
 from antiphon.adapters.sealing import Sealer
-from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.entrypoints.doctor import access, models, storage, tools
 from antiphon.entrypoints.doctor.findings import Check, Finding, Installation, ok
 from antiphon.entrypoints.doctor.machine import check_extra

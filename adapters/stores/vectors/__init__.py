@@ -1,0 +1,1 @@
+"""The vector stores of one server, in a SQLite file."""

@@ -1,0 +1,90 @@
+"""Forms with a file (`multipart/form-data`): files of any size, and short text fields in UTF-8.
+
+Litestar's reader decodes a field of any length in the charset that its part names. A megabyte of
+Punycode would block the event loop for minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+
+from litestar.datastructures import FormMultiDict, UploadFile
+from multipart import MultipartError, MultipartSegment, PushMultipartParser
+
+from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
+from antiphon.entrypoints.http.api.requests import HttpRequest, header
+
+FORM_BYTES = 64 * 1024
+"""The limit for a form without its file: other fields, boundaries, and headers of parts."""
+
+MAX_PARTS = 100
+
+Parts = list[tuple[str, UploadFile | bytearray]]
+
+
+async def read_form(request: HttpRequest) -> FormMultiDict:
+    """Return the request's form. The caller closes its files.
+
+    Raises: RequestError, UnsupportedMediaType, BodyTooLarge.
+    """
+    kind = header(request, b"content-type").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise UnsupportedMediaType("Send a file as 'multipart/form-data', in a part named 'file'.")
+    parts: Parts = []
+    try:
+        await _receive(request, parts)
+        return FormMultiDict([(name, await _finish_part(value)) for name, value in parts])
+    except BaseException as error:
+        for _, value in parts:
+            if isinstance(value, UploadFile):
+                with suppress(OSError):
+                    await value.close()
+        if isinstance(error, MultipartError | UnicodeDecodeError):
+            raise RequestError("The form cannot be read.", code="invalid_value") from None
+        raise
+
+
+async def _receive(request: HttpRequest, parts: Parts) -> None:
+    boundary = request.content_type[1].get("boundary", "")
+    remaining_bytes = FORM_BYTES
+    with PushMultipartParser(boundary, max_segment_count=MAX_PARTS) as parser:
+        async for chunk in request.stream():
+            for event in parser.parse(chunk):
+                if isinstance(event, MultipartSegment):
+                    parts.append((event.name, _start_part(event)))
+                elif event and isinstance(file := parts[-1][1], UploadFile):
+                    await file.write(event)
+                elif event and isinstance(text := parts[-1][1], bytearray):
+                    text += event
+                    remaining_bytes -= len(event)
+                    if remaining_bytes < 0:
+                        raise BodyTooLarge(f"The form's fields have more than {FORM_BYTES} bytes.")
+
+
+def _start_part(part: MultipartSegment) -> UploadFile | bytearray:
+    if not part.filename:
+        return bytearray()
+    return UploadFile(content_type=part.content_type or "", filename=part.filename)
+
+
+async def _finish_part(value: UploadFile | bytearray) -> UploadFile | str:
+    if isinstance(value, bytearray):
+        return value.decode()
+    await value.seek(0)
+    return value
+
+
+def check_parts(form: FormMultiDict, allowed: Collection[str]) -> None:
+    """Check the names of a form's parts. Raises: RequestError for an unknown or repeated part."""
+    for name, values in ((name[:100], values) for name, values in form.dict().items()):
+        if name not in allowed:
+            raise RequestError(
+                f"Unsupported parameter: {name!r}.", param=name, code="unsupported_parameter"
+            )
+        if len(values) > 1:
+            raise RequestError(
+                f"The form has {len(values)} parts named {name!r}; send one.",
+                param=name,
+                code="invalid_value",
+            )

@@ -1,0 +1,1 @@
+"""Bytes and connections: HTTP, TLS, events in frames, and their bounds."""

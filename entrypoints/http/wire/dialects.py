@@ -1,0 +1,127 @@
+"""The differences between OpenAI's API and Open Responses on the wire
+(docs/reference/api.md#dialects).
+
+The server uses OpenAI's names internally. A dialect is applied only when an event, a response, or
+an error is encoded as JSON; the log and the store do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.application.responses.compact import CompactedWindow
+from antiphon.domain import events as e
+from antiphon.domain.errors import RequestError
+from antiphon.domain.response import Response
+from antiphon.entrypoints.http.api.requests import Connection, HttpRequest, header
+
+HEADER = "x-antiphon-dialect"
+_encode = msgspec.json.Encoder().encode
+
+
+class Dialect(Struct, frozen=True, kw_only=True):
+    """The names and shapes of one specification.
+
+    `renamed` maps OpenAI's event names to others. `error_types` are keyed by HTTP status, with 0
+    for any other below 500. `nests_errors`: an `error` event contains its error as an object.
+    `has_statuses`: every item has a status. `done` follows the last event.
+    """
+
+    name: str
+    renamed: Mapping[str, str] = {}
+    error_types: Mapping[int, str]
+    nests_errors: bool = False
+    has_statuses: bool = False
+    done: bytes = b""
+
+    def error_type(self, status: int) -> str:
+        if status >= 500:
+            return self.error_types.get(status, "server_error")
+        return self.error_types.get(status, self.error_types[0])
+
+    def event_name(self, name: str) -> str:
+        return self.renamed.get(name, name)
+
+    @property
+    def encode(self) -> Callable[[Any], bytes]:
+        """The JSON encoder for events and responses: plain msgspec if nothing differs."""
+        differs = self.renamed or self.nests_errors or self.has_statuses
+        return self._encode if differs else _encode
+
+    def _encode(self, value: Any) -> bytes:
+        if isinstance(value, e.Error) and self.nests_errors:
+            error = {"type": "server_error", "code": value.code, "message": value.message}
+            error["param"] = value.param
+            return _encode(
+                {"type": "error", "sequence_number": value.sequence_number, "error": error}
+            )
+        if self.has_statuses and isinstance(value, _WITH_ITEMS):
+            # `to_builtins` cannot read the Raw of tools and of a client's items.
+            return _encode(_add_statuses(msgspec.json.decode(_encode(value))))
+        body = _encode(value)
+        name = str(type(value).__struct_config__.tag)
+        if name not in self.renamed:
+            return body
+        # The type is always the first key.
+        return b'{"type":"%b"' % self.renamed[name].encode() + body[len(name) + 10 :]
+
+
+_WITH_ITEMS = (
+    Response,
+    e.ItemAdded,
+    e.ItemDone,
+    e.Completed,
+    e.Incomplete,
+    e.Failed,
+    CompactedWindow,
+)
+
+
+def _add_statuses(value: dict[str, Any]) -> dict[str, Any]:
+    is_added = value.get("type") == e.ItemAdded.__struct_config__.tag
+    added_or_done = value.get("item")
+    output = value.get("response", value).get("output") or ()
+    for item in [added_or_done] if added_or_done else output:
+        if not item.get("status"):
+            final_status = "failed" if item.get("error") else "completed"
+            item["status"] = "in_progress" if is_added else final_status
+    return value
+
+
+OPENAI = Dialect(
+    name="openai",
+    error_types={0: "invalid_request_error", 429: "rate_limit_error"},
+)
+OPEN_RESPONSES = Dialect(
+    name="open-responses",
+    renamed={
+        "response.reasoning_text.delta": "response.reasoning.delta",
+        "response.reasoning_text.done": "response.reasoning.done",
+    },
+    error_types={0: "invalid_request", 404: "not_found", 429: "too_many_requests"},
+    nests_errors=True,
+    has_statuses=True,
+    done=b"data: [DONE]\n\n",
+)
+DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (OPENAI, OPEN_RESPONSES)}
+
+
+def dialect_or_default(default: Dialect, request: Connection) -> Dialect:
+    """Return the dialect that the request's header names, or the default."""
+    return DIALECTS.get(header(request, HEADER.encode()), default)
+
+
+def dialect_of(request: HttpRequest, default: Dialect) -> Dialect:
+    """Return the dialect that the request's header names. Raises: RequestError."""
+    name = header(request, HEADER.encode())
+    if name and name not in DIALECTS:
+        raise RequestError(
+            f"There is no dialect {name[:100]!r}. There are: {', '.join(DIALECTS)}.",
+            param=HEADER,
+            code="invalid_value",
+        )
+    return DIALECTS.get(name, default)
