@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from dependency_injector import containers, providers
+
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
@@ -105,7 +107,6 @@ from antiphon.application.tools.budgets import Budgets
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
-from antiphon.entrypoints.dependency_injection import containers, providers
 from antiphon.entrypoints.http.access.cors import normalize_origins
 from antiphon.entrypoints.http.access.identity import Identity
 from antiphon.entrypoints.http.api.conversations import ConversationServices
