@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.server import serving
+from antiphon.entrypoints.server.serve import serving
 from antiphon.entrypoints.settings import load
 
 

@@ -20,9 +20,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.event_loop import new_event_loop
-from antiphon.entrypoints.process import Process
-from antiphon.entrypoints.server import serving
+from antiphon.entrypoints.process.event_loop import new_event_loop
+from antiphon.entrypoints.server.process import Process
+from antiphon.entrypoints.server.serve import serving
 from antiphon.entrypoints.settings import load
 from benchmarks import load as clients
 

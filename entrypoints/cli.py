@@ -19,7 +19,9 @@ import rich_click as click
 
 from antiphon.domain.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
 from antiphon.entrypoints import settings as s
-from antiphon.entrypoints.command_options import (
+from antiphon.entrypoints.commands.doctor.command import doctor
+from antiphon.entrypoints.commands.explain.command import explain, replay
+from antiphon.entrypoints.commands.options import (
     Command,
     CommandWithEngineOptions,
     add_config_option,
@@ -29,12 +31,10 @@ from antiphon.entrypoints.command_options import (
     option_groups,
     set_options,
 )
-from antiphon.entrypoints.doctor.command import doctor
-from antiphon.entrypoints.exits import EXIT_INTERRUPTED, end, ending_with_a_sentence
-from antiphon.entrypoints.explain.command import explain, replay
+from antiphon.entrypoints.process.exits import EXIT_INTERRUPTED, end, ending_with_a_sentence
 
 if TYPE_CHECKING:
-    from antiphon.entrypoints.keys import PolicyOptions
+    from antiphon.entrypoints.commands.keys import PolicyOptions
 
 EXAMPLES = """\
 [bold]Examples[/]
@@ -167,7 +167,7 @@ def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> int
         from antiphon.entrypoints.workers.supervisor import supervise
 
         return supervise(settings)
-    from antiphon.entrypoints.server import run
+    from antiphon.entrypoints.server.serve import run
 
     run(settings)
     return 0
@@ -274,7 +274,7 @@ def _policy_options(command: Command) -> Command:
 
 def _split_policy(options: dict[str, Any]) -> PolicyOptions:
     """Remove the options for what a key may do, and return them."""
-    from antiphon.entrypoints.keys import PolicyOptions
+    from antiphon.entrypoints.commands.keys import PolicyOptions
 
     names = PolicyOptions.__struct_fields__
     return PolicyOptions(**{name: options.pop(name) for name in names})
@@ -312,7 +312,7 @@ def create_key(
 
     Without further options, the key may do everything that the server offers, without limits.
     """
-    from antiphon.entrypoints.keys import create  # imported late: it imports the stores
+    from antiphon.entrypoints.commands.keys import create  # imported late: it imports the stores
 
     policy = _split_policy(options)
     key, api_key = create(_load_settings(config, **options), name, tenant, file, policy)
@@ -330,7 +330,7 @@ def update_key(key_id: str, config: Path | None, **options: Any) -> None:
     What no option names stays as it is. `--limit NAME=none`, `--model all` and `--expires never`
     remove a limit.
     """
-    from antiphon.entrypoints.keys import update
+    from antiphon.entrypoints.commands.keys import update
 
     changes = _split_policy(options)
     policy = update(_load_settings(config, **options), key_id, changes)
@@ -342,7 +342,7 @@ def update_key(key_id: str, config: Path | None, **options: Any) -> None:
 @_store_options("store", "data_dir", "keys_file", "default_limit")
 def show_usage(key_id: str | None, config: Path | None, **options: Any) -> None:
     """Show what each key with limits has used of them, in this minute and this day (UTC)."""
-    from antiphon.entrypoints.keys import collect_usage
+    from antiphon.entrypoints.commands.keys import collect_usage
 
     rows = [("KEY", "NAME", "LIMIT", "USED", "OF", "RESETS IN")]
     for used in collect_usage(_load_settings(config, **options), key_id):
@@ -366,7 +366,7 @@ def list_keys(config: Path | None, **options: str | None) -> None:
 
     The secrets are not shown.
     """
-    from antiphon.entrypoints.keys import collect_keys
+    from antiphon.entrypoints.commands.keys import collect_keys
 
     for key, location in collect_keys(_load_settings(config, **options)):
         created = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
@@ -379,7 +379,7 @@ def list_keys(config: Path | None, **options: str | None) -> None:
 @_store_options("store", "data_dir", "keys_file")
 def revoke_key(key_id: str, config: Path | None, **options: str | None) -> None:
     """Revoke the key ID. All servers refuse it within five seconds."""
-    from antiphon.entrypoints.keys import revoke
+    from antiphon.entrypoints.commands.keys import revoke
 
     revoke(_load_settings(config, **options), key_id)
     click.echo(f"{key_id} is revoked.", err=True)
@@ -401,7 +401,9 @@ def formats(ctx: click.RichContext, /, *, as_json: bool) -> None:
     itself.
     """
     if ctx.invoked_subcommand is None:
-        from antiphon.entrypoints.formats import list_formats  # imported late: it loads the formats
+        from antiphon.entrypoints.commands.formats import (
+            list_formats,  # imported late: it loads the formats
+        )
 
         list_formats(as_json=as_json)
 
@@ -427,7 +429,7 @@ def check_format(model: Path, name: str, template_file: Path | None, *, as_json:
     It renders a conversation with a tool, writes a call as the model does, and reads it back. The
     exit code is 0 if the call is written and read back, 1 if not, and 2 if MODEL cannot be read.
     """
-    from antiphon.entrypoints.formats import check
+    from antiphon.entrypoints.commands.formats import check
 
     return check(model, name, template_file, as_json=as_json)
 
@@ -441,7 +443,7 @@ def change_seal_key(config: Path | None, **options: str | None) -> None:
     in the store fail, encrypted reasoning is left out, and compactions are refused. If the key file
     is missing, it is created.
     """
-    from antiphon.entrypoints.seal_key import change  # imported late: it imports the stores
+    from antiphon.entrypoints.server.seal_key import change  # imported late: it imports the stores
 
     settings = _load_settings(config, **options)
     change(settings)

@@ -111,11 +111,12 @@ from antiphon.entrypoints.http.access.cors import normalize_origins
 from antiphon.entrypoints.http.access.identity import Identity
 from antiphon.entrypoints.http.api.conversations import ConversationServices
 from antiphon.entrypoints.http.api.files import FileServices
-from antiphon.entrypoints.http.api.responses import HttpOptions, Services
+from antiphon.entrypoints.http.api.responses import Services
 from antiphon.entrypoints.http.api.vector_stores import VectorStoreServices
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import Sessions
 from antiphon.entrypoints.http.console.state import ServerState
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.bodies import BodyLimits
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes

@@ -14,11 +14,11 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.commands.keys import create
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.event_loop import new_event_loop
-from antiphon.entrypoints.keys import create
-from antiphon.entrypoints.process import Process
-from antiphon.entrypoints.server import serving, start_app
+from antiphon.entrypoints.process.event_loop import new_event_loop
+from antiphon.entrypoints.server.process import Process
+from antiphon.entrypoints.server.serve import serving, start_app
 from antiphon.entrypoints.settings import SETTINGS, Settings, load
 
 START_LIMIT_S = 60

@@ -17,7 +17,7 @@ from antiphon.application.telemetry.recorder import in_microseconds
 from antiphon.entrypoints.http.access.credentials import HEALTH
 from antiphon.entrypoints.http.api.requests import request_id_in
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
-from antiphon.entrypoints.log_format import FIELDS, LazyMessage, LazyRecord
+from antiphon.entrypoints.process.log_format import FIELDS, LazyMessage, LazyRecord
 
 logger = logging.getLogger("antiphon.access")
 

@@ -10,18 +10,18 @@ from contextlib import AsyncExitStack
 from litestar.types import ASGIApp
 
 from antiphon.application.support.loop_watchdog import LoopWatchdog
-from antiphon.entrypoints.admin import serving_admin
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.listener import bind_admin
-from antiphon.entrypoints.log_format import set_up_logs
-from antiphon.entrypoints.process import tune_interpreter
+from antiphon.entrypoints.process.log_format import set_up_logs
+from antiphon.entrypoints.process.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.ray_serve.asgi import ServedByRay
 from antiphon.entrypoints.ray_serve.checks import check_nodes
 from antiphon.entrypoints.ray_serve.scaling import BACKGROUND_RUNS, WAITING_RUNS
 from antiphon.entrypoints.ray_serve.stop_notice import stop_flag
-from antiphon.entrypoints.server import drain, start_app
+from antiphon.entrypoints.server.admin import serving_admin
+from antiphon.entrypoints.server.listener import bind_admin
+from antiphon.entrypoints.server.process import tune_interpreter
+from antiphon.entrypoints.server.serve import drain, start_app
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.vllm_logs import configure_vllm_logs
 
 logger = logging.getLogger("antiphon.server")
 

@@ -20,10 +20,10 @@ from antiphon.application.resources.containers import (
 )
 from antiphon.application.resources.server_addresses import server_tag
 from antiphon.entrypoints.http.api.containers import ContainerServices
-from antiphon.entrypoints.http.api.responses import HttpOptions
-from antiphon.entrypoints.own_classes import Section
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
+from antiphon.entrypoints.wiring.own_classes import Section
 from antiphon.entrypoints.wiring.own_ports import load_port
 from antiphon.entrypoints.wiring.relaying import Relaying
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from antiphon.application.ports import Embeddings
-from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
+from antiphon.entrypoints.wiring.own_classes import Section
 from antiphon.entrypoints.wiring.own_ports import load_port
 
 

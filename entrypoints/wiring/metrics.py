@@ -16,8 +16,8 @@ from antiphon.application.telemetry import instruments as i
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.api.metrics import Expose
 from antiphon.entrypoints.http.console.state import ServerState
+from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.workers.peers import Peers
 
 if TYPE_CHECKING:
     from antiphon.adapters.telemetry.prometheus import PrometheusMeter

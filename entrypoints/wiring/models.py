@@ -16,15 +16,15 @@ from antiphon.application.model.supervision import RestartPolicy, SupervisedMode
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.model_names import names_of
-from antiphon.entrypoints.own_classes import (
+from antiphon.entrypoints.settings import SCRIPTED_MODELS, ModelTable, Settings
+from antiphon.entrypoints.settings.sections import Scripted
+from antiphon.entrypoints.wiring.model_names import names_of
+from antiphon.entrypoints.wiring.own_classes import (
     check_port,
     convert_options,
     load_instance,
     load_value,
 )
-from antiphon.entrypoints.settings import SCRIPTED_MODELS, ModelTable, Settings
-from antiphon.entrypoints.settings.sections import Scripted
 
 if TYPE_CHECKING:
     from antiphon.adapters.formats.chat_template.families import Family

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.entrypoints.own_classes import Section, check_port, load_instance
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import OWN_CLASSES
+from antiphon.entrypoints.wiring.own_classes import Section, check_port, load_instance
 
 
 def load_port(settings: Settings, setting: str, port: type, **arguments: Any) -> Any:

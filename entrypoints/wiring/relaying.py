@@ -14,9 +14,9 @@ from antiphon.application.resources.server_addresses import ServerAddresses, ser
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.entrypoints.http.api.responses import Relay
 from antiphon.entrypoints.http.relay.relayed_requests import Vouchers
+from antiphon.entrypoints.process.peers import Peers
+from antiphon.entrypoints.process.sockets import WorkerSockets
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.workers.peers import Peers
-from antiphon.entrypoints.workers.sockets import WorkerSockets
 
 if TYPE_CHECKING:
     from antiphon.entrypoints.http.relay.server_client import ServerClient

@@ -34,10 +34,10 @@ from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import McpServerPolicy
 from antiphon.domain.tool_substitutions import ToolSubstitutions
-from antiphon.entrypoints.own_classes import check_port, load_instance, load_value
 from antiphon.entrypoints.settings import McpServer, Settings
 from antiphon.entrypoints.settings.options import OWN_CLASSES, is_own_class
 from antiphon.entrypoints.wiring.fetching import url_policy
+from antiphon.entrypoints.wiring.own_classes import check_port, load_instance, load_value
 from antiphon.entrypoints.wiring.own_ports import load_port
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 

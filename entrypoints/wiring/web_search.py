@@ -17,9 +17,9 @@ from antiphon.adapters.web.search_services import (
 )
 from antiphon.application.ports import Fetcher, ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
-from antiphon.entrypoints.own_classes import Section, check_port
 from antiphon.entrypoints.settings import Settings, WebSearch
 from antiphon.entrypoints.wiring.fetching import http_fetcher
+from antiphon.entrypoints.wiring.own_classes import Section, check_port
 from antiphon.entrypoints.wiring.own_ports import load_own
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 

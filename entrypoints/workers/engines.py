@@ -27,10 +27,10 @@ from msgspec.structs import replace
 
 from antiphon.adapters.extras import install_command
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.own_classes import convert_options
+from antiphon.entrypoints.process.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.settings import ModelTable, Settings
-from antiphon.entrypoints.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.wiring.models import VllmOptions, tables_of_a_single_model
+from antiphon.entrypoints.wiring.own_classes import convert_options
 from antiphon.entrypoints.workers.child import Child, Pauses
 from antiphon.entrypoints.workers.place import SIGNALS, end_with_the_supervisor
 

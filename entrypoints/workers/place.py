@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.entrypoints.exits import ending_with_a_sentence
-from antiphon.entrypoints.listener import Listeners
+from antiphon.entrypoints.process.exits import ending_with_a_sentence
+from antiphon.entrypoints.server.listener import Listeners
 from antiphon.entrypoints.settings import Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

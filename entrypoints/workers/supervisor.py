@@ -18,16 +18,16 @@ from rich.console import Console
 
 from antiphon.adapters.ids import new_id
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints import banner
-from antiphon.entrypoints.exits import EXIT_MODELS_FAILED
-from antiphon.entrypoints.listener import Listeners, binding
-from antiphon.entrypoints.log_format import set_up_logs
+from antiphon.entrypoints.process.exits import EXIT_MODELS_FAILED
+from antiphon.entrypoints.process.log_format import set_up_logs
+from antiphon.entrypoints.process.sockets import remove_socket
+from antiphon.entrypoints.server import banner
+from antiphon.entrypoints.server.listener import Listeners, binding
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.child import Child, Pauses
 from antiphon.entrypoints.workers.engines import KeptServer, share_engines
 from antiphon.entrypoints.workers.fork_server import start_context
 from antiphon.entrypoints.workers.place import END_S, Place, Report, stopping_s, work
-from antiphon.entrypoints.workers.sockets import remove_socket
 from antiphon.entrypoints.workers.turns import Turns
 
 logger = logging.getLogger("antiphon.workers")

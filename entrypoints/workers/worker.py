@@ -13,11 +13,11 @@ from typing import Any
 from antiphon.application.ports import Store
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.listener import Listeners
-from antiphon.entrypoints.process import Process
-from antiphon.entrypoints.server import run
+from antiphon.entrypoints.process.peers import Peers
+from antiphon.entrypoints.server.listener import Listeners
+from antiphon.entrypoints.server.process import Process
+from antiphon.entrypoints.server.serve import run
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.workers.peers import Peers
 from antiphon.entrypoints.workers.place import SIGNALS, Place, Report
 from antiphon.entrypoints.workers.turns import Turns
 

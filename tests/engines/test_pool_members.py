@@ -18,9 +18,9 @@ from tests.upstreams.token_server import TokenServer
 
 from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
 from antiphon.domain.errors import EngineDead, SettingsError
-from antiphon.entrypoints.own_classes import convert_options
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.wiring.models import build_models
+from antiphon.entrypoints.wiring.own_classes import convert_options
 from antiphon.testing.engine import steps_of, text_of
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from antiphon.entrypoints import banner
-from antiphon.entrypoints.first_request import python_lines
+from antiphon.entrypoints.http.pages.first_request import python_lines
+from antiphon.entrypoints.server import banner
 from antiphon.entrypoints.settings import Settings
 
 URL = "http://127.0.0.1:8000"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
-from antiphon.entrypoints.formats import MAX_SHOWN_CHARACTERS
+from antiphon.entrypoints.commands.formats import MAX_SHOWN_CHARACTERS
 
 pytestmark = pytest.mark.slow
 

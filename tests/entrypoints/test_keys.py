@@ -25,7 +25,7 @@ from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.resources.keys import hash_of
 from antiphon.entrypoints.cli import main
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.keys import first_key_command
+from antiphon.entrypoints.server.first_key import first_key_command
 from antiphon.entrypoints.settings import Settings
 
 pytestmark = pytest.mark.slow

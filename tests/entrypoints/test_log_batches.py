@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.application.telemetry.log_context import log_as
-from antiphon.entrypoints.log_format import (
+from antiphon.entrypoints.process.log_format import (
     MAX_CHARS,
     MAX_WAITING,
     BatchHandler,

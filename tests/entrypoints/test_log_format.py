@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from antiphon.application.telemetry.log_context import log_as
-from antiphon.entrypoints.log_format import FIELDS, FORMATTERS, JsonLogFormatter, LogFormatter
+from antiphon.entrypoints.process.log_format import (
+    FIELDS,
+    FORMATTERS,
+    JsonLogFormatter,
+    LogFormatter,
+)
 
 
 def record(message: str, *args: Any, **fields: Any) -> logging.LogRecord:

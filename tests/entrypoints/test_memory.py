@@ -11,7 +11,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only glibc has 
 
 SCRIPT = """
 import sys, time
-from antiphon.entrypoints.memory import _resident_bytes, keep_little_free_memory, trimming_memory
+from antiphon.entrypoints.process.memory import (
+    _resident_bytes, keep_little_free_memory, trimming_memory
+)
 
 keep_little_free_memory()
 before = _resident_bytes()

@@ -140,7 +140,7 @@ def test_a_module_that_fails_on_import_is_refused_in_one_sentence(folder: Path) 
 def test_a_file_in_the_working_folder_hides_no_package_of_the_server(folder: Path) -> None:
     (folder / "redis.py").write_text("raise SystemExit('the wrong redis')\n")
     code = (
-        "from antiphon.entrypoints.own_classes import load_instance\n"
+        "from antiphon.entrypoints.wiring.own_classes import load_instance\n"
         "load_instance('my_tools:Mine', what='The tool server')\n"
         "import redis\n"
         "print(redis.__file__)\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.seal_key import warn_of_writers
+from antiphon.entrypoints.server.seal_key import warn_of_writers
 
 pytestmark = pytest.mark.slow
 

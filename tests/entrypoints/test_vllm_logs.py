@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.entrypoints.vllm_logs import CONFIG_PATH, OPERATORS_OWN, configure_vllm_logs
+from antiphon.entrypoints.process.vllm_logs import CONFIG_PATH, OPERATORS_OWN, configure_vllm_logs
 
 LOG = """\
 import json, logging, logging.config, sys

@@ -17,6 +17,7 @@ from antiphon.adapters.telemetry.merged import merge
 from antiphon.adapters.telemetry.prometheus import PrometheusMeter
 from antiphon.application.telemetry import instruments as i
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.workers.child import FIRST_PAUSE_S, MAX_PAUSE_S, Pauses
 from antiphon.entrypoints.workers.engines import share_engines
@@ -26,7 +27,6 @@ from antiphon.entrypoints.workers.fork_server import (
     modules_for,
     start_context,
 )
-from antiphon.entrypoints.workers.peers import Peers
 from antiphon.entrypoints.workers.turns import Turns
 from antiphon.testing.server import serve_scripted
 

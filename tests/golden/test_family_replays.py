@@ -14,7 +14,7 @@ from tests.upstreams.chat_models import model_name, model_tables
 from tests.upstreams.chat_server import scripted_chat_server
 from tests.upstreams.chat_styles import STYLES
 
-from antiphon.entrypoints.replay import replay
+from antiphon.entrypoints.commands.replay import replay
 
 from .test_family_flows import WITH_CALLS, serving
 from .test_golden_flows import Playing, servers

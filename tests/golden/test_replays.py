@@ -12,7 +12,7 @@ from tests.fake_mcp_server import FakeMcpServer
 from tests.golden import test_golden_flows as flows
 
 from antiphon.domain.traces import Bundle, read_bundle
-from antiphon.entrypoints.replay import Replay, replay, script_of
+from antiphon.entrypoints.commands.replay import Replay, replay, script_of
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from antiphon.entrypoints.log_format import FIELDS, JsonLogFormatter
+from antiphon.entrypoints.process.log_format import FIELDS, JsonLogFormatter
 
 from .conftest import create, script, wait_until
 from .test_auth import bearer, new_key

@@ -21,7 +21,7 @@ from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.keys import first_key_command
+from antiphon.entrypoints.server.first_key import first_key_command
 from antiphon.entrypoints.settings import load
 
 pytestmark = pytest.mark.slow

@@ -36,7 +36,7 @@ from antiphon.entrypoints.http.api.requests import (
     response_headers,
     tenant_of,
 )
-from antiphon.entrypoints.http.api.responses import HttpOptions
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.pages.openapi import A_FILE, BYTES, form_of, json_of, operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse, StreamedFile
 from antiphon.entrypoints.http.wire.bodies import (

@@ -45,7 +45,7 @@ from antiphon.entrypoints.http.api.response_lists import (
     metadata_of,
     page_query,
 )
-from antiphon.entrypoints.http.api.responses import HttpOptions
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.pages.openapi import operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.entrypoints.http.api.requests import HttpRequest, request_id, tenant_of
-from antiphon.entrypoints.http.api.responses import HttpOptions
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.bodies import (
     decode_in_thread,
     receive_body,

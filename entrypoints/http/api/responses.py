@@ -29,7 +29,6 @@ from antiphon.application.responses.idempotency import CreateOnce, ExistingRespo
 from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
-from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
@@ -70,6 +69,7 @@ from antiphon.entrypoints.http.api.response_lists import (
     show_metrics,
     statuses_of,
 )
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.pages.openapi import EVENTS, IDEMPOTENCY_KEY, json_of, operation
 from antiphon.entrypoints.http.wire.asgi_responses import (
     EventStreamResponse,
@@ -79,13 +79,12 @@ from antiphon.entrypoints.http.wire.asgi_responses import (
     wait_for_disconnect,
 )
 from antiphon.entrypoints.http.wire.bodies import (
-    BodyLimits,
     decode_body,
     decode_in_thread,
     receive_body,
     redact_body,
 )
-from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect, dialect_of
+from antiphon.entrypoints.http.wire.dialects import dialect_of
 from antiphon.entrypoints.http.wire.keepalive import KeepAlive
 from antiphon.entrypoints.http.wire.sse import ClientEncoder
 
@@ -94,20 +93,6 @@ logger = logging.getLogger("antiphon.requests")
 
 Relay = Callable[[HttpRequest, bytes, ContainerElsewhere], ASGIApp]
 """Answers a request, with its body, from the server that has its container."""
-
-
-class HttpOptions(Struct, frozen=True, kw_only=True):
-    """The settings for requests and streams."""
-
-    limits: BodyLimits = BodyLimits()
-    dialect: Dialect = OPENAI
-    strict: bool = False
-    strict_unknown_fields: bool = False
-    log_requests: bool = False
-    error_stacks: bool = False
-    websocket_s: float = 3600.0
-    lanes: LaneLimits = LaneLimits()
-    cors_origins: frozenset[str] = frozenset()
 
 
 class Services(Struct, frozen=True, kw_only=True):

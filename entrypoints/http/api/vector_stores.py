@@ -38,7 +38,7 @@ from antiphon.entrypoints.http.api.pagination import (
 )
 from antiphon.entrypoints.http.api.parameters import PathId
 from antiphon.entrypoints.http.api.requests import HttpRequest, response_headers, tenant_of
-from antiphon.entrypoints.http.api.responses import HttpOptions
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.pages.openapi import operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
 

@@ -8,10 +8,10 @@ from litestar.exceptions import NotFoundException
 
 from antiphon import __version__
 from antiphon.application.model.models import Models
-from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http import pages
 from antiphon.entrypoints.http.api.requests import HttpRequest, header, response_headers
 from antiphon.entrypoints.http.pages import openapi
+from antiphon.entrypoints.http.pages.first_request import curl_line, python_lines
 
 MODEL_PLACEHOLDER = "MODEL"
 """The model in the example request, on a server that shows its models only to clients with keys."""

@@ -32,7 +32,7 @@ from antiphon.entrypoints.http.relay.relayed_requests import (
     digest_of,
     is_container_id,
 )
-from antiphon.entrypoints.workers.sockets import socket_path
+from antiphon.entrypoints.process.sockets import socket_path
 
 logger = logging.getLogger("antiphon.servers")
 

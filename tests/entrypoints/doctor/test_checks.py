@@ -20,12 +20,12 @@ from antiphon.adapters.sandboxes.cgroups import CgroupUnavailable
 from antiphon.adapters.sandboxes.cgroups import find as find_cgroups
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.sqlite.store import SqliteStore
-from antiphon.entrypoints.doctor import access, models, storage, tools
-from antiphon.entrypoints.doctor.findings import Check, Finding, Installation, ok
-from antiphon.entrypoints.doctor.machine import check_extra
-from antiphon.entrypoints.doctor.run import exit_code_of
-from antiphon.entrypoints.doctor.run_checks import run_checks
-from antiphon.entrypoints.seal_key import FINGERPRINT_NAME
+from antiphon.entrypoints.commands.doctor import access, models, storage, tools
+from antiphon.entrypoints.commands.doctor.findings import Check, Finding, Installation, ok
+from antiphon.entrypoints.commands.doctor.machine import check_extra
+from antiphon.entrypoints.commands.doctor.run import exit_code_of
+from antiphon.entrypoints.commands.doctor.run_checks import run_checks
+from antiphon.entrypoints.server.seal_key import FINGERPRINT_NAME
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.sections import Code
 

@@ -10,7 +10,7 @@ from typing import Any
 import rich_click as click
 
 from antiphon.entrypoints import settings as s
-from antiphon.entrypoints.command_options import (
+from antiphon.entrypoints.commands.options import (
     CommandWithEngineOptions,
     add_config_option,
     add_settings_options,
@@ -71,8 +71,8 @@ def doctor(
     settings = s.load(file, os.environ, chosen)
 
     # Imported late, like the server: the checks import its adapters.
-    from antiphon.entrypoints.doctor.findings import Installation
-    from antiphon.entrypoints.doctor.run import examine
+    from antiphon.entrypoints.commands.doctor.findings import Installation
+    from antiphon.entrypoints.commands.doctor.run import examine
 
     installation = Installation(
         settings=settings,

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from antiphon.entrypoints.doctor.findings import Result, Status
+from antiphon.entrypoints.commands.doctor.findings import Result, Status
 
 STYLES: Mapping[Status, str] = {
     "ok": "green",

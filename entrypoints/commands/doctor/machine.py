@@ -12,7 +12,14 @@ from importlib import metadata
 from pathlib import Path
 
 from antiphon.adapters.extras import install_command, packages_of
-from antiphon.entrypoints.doctor.findings import Check, Finding, Installation, ok, problem, warning
+from antiphon.entrypoints.commands.doctor.findings import (
+    Check,
+    Finding,
+    Installation,
+    ok,
+    problem,
+    warning,
+)
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.stores import store_kind
 from antiphon.entrypoints.wiring.transport import MAX_OPEN_FILES, fitting_connections

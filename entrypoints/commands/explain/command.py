@@ -11,7 +11,7 @@ import rich_click as click
 
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.entrypoints import settings as s
-from antiphon.entrypoints.command_options import add_config_option, format_help, set_options
+from antiphon.entrypoints.commands.options import add_config_option, format_help, set_options
 
 EXIT_UNKNOWN = 1
 EXIT_DIFFERENT = 1
@@ -91,8 +91,8 @@ def explain(
     Ask a server with [bold]--url[/], or read the store with the settings of its server. The exit
     code is 0 if the response is explained, 1 if there is no such response, and 2 otherwise.
     """
-    from antiphon.entrypoints.explain.sources import bundle_from_server, bundle_from_store
-    from antiphon.entrypoints.explain.summary import print_summary
+    from antiphon.entrypoints.commands.explain.sources import bundle_from_server, bundle_from_store
+    from antiphon.entrypoints.commands.explain.summary import print_summary
 
     try:
         if url is not None:
@@ -129,8 +129,8 @@ def replay(bundle: Path, *, as_script: bool) -> int:
     be replayed.
     """
     from antiphon.domain.traces import read_bundle
-    from antiphon.entrypoints import replay as work
-    from antiphon.entrypoints.explain.summary import print_replay
+    from antiphon.entrypoints.commands import replay as work
+    from antiphon.entrypoints.commands.explain.summary import print_replay
 
     try:
         document = read_bundle(bundle.read_bytes())

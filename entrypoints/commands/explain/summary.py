@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from antiphon.entrypoints.replay.replay import Replay
+from antiphon.entrypoints.commands.replay.replay import Replay
 
 Json = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.entrypoints.log_format import FORMATTERS
+from antiphon.entrypoints.process.log_format import FORMATTERS
 
 CONFIG_PATH = "VLLM_LOGGING_CONFIG_PATH"
 OPERATORS_OWN = ("VLLM_CONFIGURE_LOGGING", CONFIG_PATH, "VLLM_LOGGING_LEVEL")

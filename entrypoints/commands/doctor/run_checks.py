@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from antiphon.domain.errors import AntiphonError
-from antiphon.entrypoints.doctor.findings import (
+from antiphon.entrypoints.commands.doctor.findings import (
     Check,
     Finding,
     Findings,

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from antiphon.application.ports import Store
-from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.listener import Listeners, binding
+from antiphon.entrypoints.server import banner
+from antiphon.entrypoints.server.listener import Listeners, binding
 from antiphon.entrypoints.settings import Settings
 
 GC_THRESHOLDS = (50_000, 5, 400)

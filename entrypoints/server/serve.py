@@ -23,10 +23,7 @@ from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
 from antiphon.application.support.precedence import running_precedence
 from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
-from antiphon.entrypoints import banner
-from antiphon.entrypoints.admin import serving_admin
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.event_loop import new_event_loop
 from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.access.cors import Cors
 from antiphon.entrypoints.http.access.refusals import RefuseEarly
@@ -39,18 +36,21 @@ from antiphon.entrypoints.http.wire.connections import Connections
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.http.wire.protocol import BoundedProtocol
 from antiphon.entrypoints.http.wire.tls import TlsProtocol
-from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.listener import Acceptor, Listeners
-from antiphon.entrypoints.log_format import set_up_logs
-from antiphon.entrypoints.memory import keep_little_free_memory, trimming_memory
-from antiphon.entrypoints.process import Process
-from antiphon.entrypoints.relaying import start_relay
-from antiphon.entrypoints.seal_key import start_sealing
+from antiphon.entrypoints.process.event_loop import new_event_loop
+from antiphon.entrypoints.process.log_format import set_up_logs
+from antiphon.entrypoints.process.memory import keep_little_free_memory, trimming_memory
+from antiphon.entrypoints.process.peers import Peers
+from antiphon.entrypoints.process.vllm_logs import configure_vllm_logs
+from antiphon.entrypoints.server import banner
+from antiphon.entrypoints.server.admin import serving_admin
+from antiphon.entrypoints.server.first_key import first_key_command, start_keys
+from antiphon.entrypoints.server.listener import Acceptor, Listeners
+from antiphon.entrypoints.server.process import Process
+from antiphon.entrypoints.server.relaying import start_relay
+from antiphon.entrypoints.server.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.wiring.access import check_access
 from antiphon.entrypoints.wiring.transport import raise_open_files_limit
-from antiphon.entrypoints.workers.peers import Peers
 
 logger = logging.getLogger("antiphon.server")
 MAX_UNANSWERED_PINGS = 3

@@ -12,7 +12,7 @@ from antiphon.adapters.url_policy import DEFAULT_PORTS, read_url
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
-from antiphon.entrypoints.doctor.findings import (
+from antiphon.entrypoints.commands.doctor.findings import (
     Check,
     Finding,
     Installation,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from antiphon.adapters.formats.format_check import check_format
 from antiphon.application.model.supervision import SupervisedModel
-from antiphon.entrypoints.doctor.findings import (
+from antiphon.entrypoints.commands.doctor.findings import (
     Check,
     Finding,
     Installation,

@@ -20,7 +20,7 @@ from antiphon.adapters.stores.inspection import (
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import Store
-from antiphon.entrypoints.doctor.findings import (
+from antiphon.entrypoints.commands.doctor.findings import (
     Check,
     Finding,
     Installation,
@@ -29,7 +29,7 @@ from antiphon.entrypoints.doctor.findings import (
     skipped,
     warning,
 )
-from antiphon.entrypoints.seal_key import FINGERPRINT_NAME
+from antiphon.entrypoints.server.seal_key import FINGERPRINT_NAME
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.stores import (
     file_store_kind,

@@ -17,8 +17,8 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http.pages import openapi
+from antiphon.entrypoints.http.pages.first_request import curl_line, python_lines
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")

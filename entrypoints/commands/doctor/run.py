@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from antiphon.entrypoints.doctor import access, machine, models, storage, tools
-from antiphon.entrypoints.doctor.findings import Check, Installation, Result
-from antiphon.entrypoints.doctor.report import print_json, print_line, print_verdict
-from antiphon.entrypoints.doctor.run_checks import run_checks
-from antiphon.entrypoints.doctor.secret_values import hide_secrets
+from antiphon.entrypoints.commands.doctor import access, machine, models, storage, tools
+from antiphon.entrypoints.commands.doctor.findings import Check, Installation, Result
+from antiphon.entrypoints.commands.doctor.report import print_json, print_line, print_verdict
+from antiphon.entrypoints.commands.doctor.run_checks import run_checks
+from antiphon.entrypoints.commands.doctor.secret_values import hide_secrets
 
 EXIT_PROBLEMS = 1
 

@@ -13,8 +13,7 @@ from cryptography import x509
 
 from antiphon.adapters.keys.file import KeysFile
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.banner import url_of
-from antiphon.entrypoints.doctor.findings import (
+from antiphon.entrypoints.commands.doctor.findings import (
     Check,
     Finding,
     Installation,
@@ -23,7 +22,8 @@ from antiphon.entrypoints.doctor.findings import (
     skipped,
     warning,
 )
-from antiphon.entrypoints.listener import bind
+from antiphon.entrypoints.server.banner import url_of
+from antiphon.entrypoints.server.listener import bind
 from antiphon.entrypoints.settings import SETTINGS, Settings
 from antiphon.entrypoints.wiring.access import check_access
 from antiphon.entrypoints.wiring.transport import certificate

@@ -1,0 +1,1 @@
+"""A server: what it starts, what it serves, what it tells its operator."""
