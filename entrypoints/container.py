@@ -393,7 +393,6 @@ class Container(containers.DeclarativeContainer):
         ),
         runs,
         admission,
-        new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
         RestoreRun,
@@ -467,7 +466,6 @@ class Container(containers.DeclarativeContainer):
                 now=now,
                 clock=providers.Object(time.monotonic),
             ),
-            new_id=providers.Object(new_id),
         ),
         count=providers.Singleton(CountTokens, expand_prompt, prepare_turn, limits),
         compact=providers.Singleton(

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import ResponseStore, StoredItem
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
 from antiphon.application.support.pauses import with_pauses
@@ -25,9 +26,6 @@ A store on another machine hardly gets slower by it: a stored response takes som
 for which PostgreSQL has ten connections and Redis 16."""
 
 Load = Callable[[], Awaitable[Sequence[StoredItem]]]
-
-Remembered = Mapping[str, Sequence[StoredItem]]
-"""Response id -> the items that a continuation of that response starts with."""
 
 
 class LoadHistory:

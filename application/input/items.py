@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Raw
 
-from antiphon.application.input.history import Remembered
+from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
 from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread

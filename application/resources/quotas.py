@@ -69,6 +69,7 @@ class CheckQuota:
     def __init__(self, store: ResponseStore, quotas: Quotas, *, clock: Callable[[], float]) -> None:
         self._store = store
         self._quotas = quotas
+        self.has_quotas = quotas != Quotas()
         self._clock = clock
         self._cache: dict[str, _CachedUsage] = {}
 
@@ -77,7 +78,7 @@ class CheckQuota:
 
         Raises: QuotaExceeded; StoreError.
         """
-        if self._quotas == Quotas():
+        if not self.has_quotas:
             return
         usage = self._cache.get(tenant)
         if usage is None or self._clock() - usage.reported_at >= CACHE_TTL_S:

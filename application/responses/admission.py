@@ -8,16 +8,13 @@ its prompt is rendered. What follows the first turn of a run needs no further ad
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct
 
+from antiphon.application.input.submission import ClientLeft
 from antiphon.application.support.fair_queue import FairQueue, Place
 from antiphon.domain.errors import RequestError, TooManyRequests
-
-ClientLeft = Callable[[], Awaitable[object]]
-"""Returns when the client has left."""
 
 
 class AdmissionLimits(Struct, frozen=True, kw_only=True):

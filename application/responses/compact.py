@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from antiphon.application.input.submission import Submission
 from antiphon.application.ports import NewId
-from antiphon.application.responses.admission import ClientLeft
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
-from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
-from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 from antiphon.domain.usage import Usage
 
@@ -60,16 +57,9 @@ class CompactConversation:
         self._create = create
         self._new_id = new_id
 
-    async def __call__(
-        self,
-        request: CreateResponse,
-        *,
-        caller: Caller,
-        context: RequestContext = NO_CONTEXT,
-        strict: bool = False,
-        client_left: ClientLeft | None = None,
-    ) -> Compaction:
+    async def __call__(self, submission: Submission) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
+        request = submission.request
         if request.conversation is not None:
             raise RequestError(
                 "Unsupported parameter: 'conversation'. Send its items as 'input'.",
@@ -87,13 +77,8 @@ class CompactConversation:
             generate=None,
             prompt_cache_options=None,
         )
-        created = await self._create(
-            compaction_request,
-            caller=caller,
-            context=context,
-            strict=strict,
-            client_left=client_left,
-        )
+        # Without its body, which asks for something else, only this server can run it.
+        created = await self._create(replace(submission, request=compaction_request, body=None))
         return Compaction(created=created, new_id=self._new_id)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.input.submission import Submission
 from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.runs.prepare_turn import PrepareTurn
-from antiphon.domain.callers import Caller
 from antiphon.domain.checks import check_conversation
 from antiphon.domain.limits import LimitState
-from antiphon.domain.request import CreateResponse
 
 
 class TokenCount(Struct, frozen=True, kw_only=True):
@@ -35,20 +35,15 @@ class CountTokens:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
-    async def __call__(
-        self, request: CreateResponse, *, caller: Caller, strict: bool = False
-    ) -> TokenCount:
+    async def __call__(self, submission: Submission) -> TokenCount:
         """Count for the request's model, or for the first one.
 
-        Raises: LimitExceeded; RequestError; if `strict`, also for a field that would have no
-        effect.
+        Raises: LimitExceeded, RequestError.
         """
-        async with self._limits.reserve(caller) as reservation:
-            request = await self._expand_prompt(request)
+        async with self._limits.reserve(submission.caller) as reservation:
+            request = await self._expand_prompt(submission.request)
             check_conversation(request)
-            prepared = await self._prepare_turn(
-                request, tenant=caller.tenant, strict=strict, policy=caller.policy
-            )
+            prepared = await self._prepare_turn(replace(submission, request=request))
             return TokenCount(
                 tokens=await prepared.model.count(prepared.turn),
                 ignored=(*prepared.ignored, *prepared.model.ignored_fields(prepared.turn)),

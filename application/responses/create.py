@@ -8,19 +8,18 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.application.input.history import Remembered
 from antiphon.application.input.prompt_templates import ExpandPrompt
-from antiphon.application.ports import NewId
+from antiphon.application.input.submission import Submission
+from antiphon.application.ports import AdmitPrompt
 from antiphon.application.resources.conversation_claim import ClaimConversation
-from antiphon.application.resources.limits import EnforceLimits
+from antiphon.application.resources.limits import EnforceLimits, Reservation
 from antiphon.application.resources.quotas import CheckQuota, size_of
-from antiphon.application.responses.admission import Admission, ClientLeft
+from antiphon.application.responses.admission import Admission
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
-from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
-from antiphon.domain.callers import Caller
 from antiphon.domain.checks import check_request
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.service_tiers import highest_tier_of, limit_tier, priority_of, with_tier_of
@@ -46,8 +45,6 @@ class CreateResponseService:
         start: StartResponse,
         runs: ActiveRuns,
         admission: Admission,
-        *,
-        new_id: NewId,
     ) -> None:
         self._expand_prompt = expand_prompt
         self._bounds = bounds
@@ -56,73 +53,67 @@ class CreateResponseService:
         self._start = start
         self._runs = runs
         self._admission = admission
-        self._new_id = new_id
 
-    async def __call__(
-        self,
-        request: CreateResponse,
-        *,
-        caller: Caller,
-        body: bytes | None = None,
-        context: RequestContext = NO_CONTEXT,
-        remembered: Remembered | None = None,
-        response_id: str | None = None,
-        idempotency_key: str | None = None,
-        strict: bool = False,
-        client_left: ClientLeft | None = None,
-    ) -> AcceptedResponse:
+    async def __call__(self, submission: Submission) -> AcceptedResponse:
         """Start a run, or queue it. A foreground run first waits for its admission.
-
-        `body` is the request as it arrived: without it, only this server can start the run.
-        `remembered` holds the unstored responses that the caller keeps. `response_id` is a new id
-        by default. `idempotency_key` belongs to a stored response: other requests with that key
-        return it, so it continues when its client leaves, like a background response.
-        `strict` refuses fields that would have no effect. `client_left` returns when the client has
-        left, which ends the wait.
 
         Raises: RequestError, LimitExceeded, TooManyRequests, QueueFull, QuotaExceeded,
         ServerShuttingDown, EngineDead, StoreError.
         """
         self._runs.check_open()
-        response_id = response_id or self._new_id("resp")
-        async with self._bounds.limits.reserve(caller, response_id) as reservation:
-            request = await self._expand_prompt(request)
-            check_request(request)
-            limited_request = limit_tier(request, highest_tier_of(caller))
-            if limited_request is not request:
-                request = limited_request
-                body = body and with_tier_of(request, body)
-            # Background runs have slots of their own.
-            admission = (
-                nullcontext()
-                if request.background
-                else self._admission.enter(
-                    caller.tenant, priority=priority_of(request), client_left=client_left
-                )
+        caller = submission.caller
+        # Only keys have limits.
+        reservation = (
+            self._bounds.limits.reserve(caller, submission.response_id)
+            if caller.key_id
+            else nullcontext()
+        )
+        async with reservation as reserved:
+            if submission.request.prompt is not None:
+                expanded = await self._expand_prompt(submission.request)
+                submission = replace(submission, request=expanded)
+            check_request(submission.request)
+            submission = _limit_tier(submission)
+            return await self._admit(submission, reserved)
+
+    async def _admit(
+        self, submission: Submission, reservation: Reservation | None
+    ) -> AcceptedResponse:
+        request = submission.request
+        if request.background:  # background runs have slots of their own
+            return await self._create(submission, reservation)
+        admission = self._admission.enter(
+            submission.caller.tenant,
+            priority=priority_of(request),
+            client_left=submission.client_left,
+        )
+        async with admission as ticket:
+            self._runs.check_open()
+            accepted = await self._create(submission, reservation, admit=ticket.admit_prompt)
+            if accepted.task is not None:
+                ticket.hand_over(accepted.task)
+            return accepted
+
+    async def _create(
+        self,
+        submission: Submission,
+        reservation: Reservation | None,
+        *,
+        admit: AdmitPrompt | None = None,
+    ) -> AcceptedResponse:
+        request, tenant = submission.request, submission.caller.tenant
+        if self._bounds.check_quota.has_quotas:
+            await self._check_quota(request, tenant)
+        claim = (
+            nullcontext()
+            if request.conversation is None
+            else self._claim_conversation(
+                request, tenant=tenant, response_id=submission.response_id
             )
-            async with admission as ticket:
-                self._runs.check_open()
-                await self._check_quota(request, caller.tenant)
-                async with self._claim_conversation(
-                    request, tenant=caller.tenant, response_id=response_id
-                ):
-                    prepared = await self._prepare(
-                        request,
-                        response_id,
-                        caller=caller,
-                        reservation=reservation,
-                        body=body,
-                        context=context,
-                        remembered=remembered,
-                        idempotency_key=idempotency_key,
-                        strict=strict,
-                    )
-                    accepted = await self._start(
-                        prepared, admit=None if ticket is None else ticket.admit_prompt
-                    )
-                if ticket is not None and accepted.task is not None:
-                    ticket.hand_over(accepted.task)
-                return accepted
+        )
+        async with claim:
+            prepared = await self._prepare(submission, reservation)
+            return await self._start(prepared, admit=admit)
 
     async def _check_quota(self, request: CreateResponse, tenant: str) -> None:
         """Check whether the tenant may store what the response will. Raises: QuotaExceeded."""
@@ -131,3 +122,18 @@ class CreateResponseService:
             await self._bounds.check_quota(
                 tenant, responses=int(request.store is not False), size=size
             )
+
+
+def _limit_tier(submission: Submission) -> Submission:
+    """Return the submission with a tier that its caller may use."""
+    request, body = submission.request, submission.body
+    if (
+        request.service_tier is None
+        and request.priority is None
+        and submission.caller.policy.service_tier == "default"
+    ):
+        return submission
+    limited = limit_tier(request, highest_tier_of(submission.caller))
+    if limited is request:
+        return submission
+    return replace(submission, request=limited, body=body and with_tier_of(limited, body))

@@ -20,18 +20,16 @@ from functools import partial
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.application.ports import Clock, IdempotencyStore, NewId
-from antiphon.application.responses.admission import ClientLeft
+from antiphon.application.input.submission import IdempotencyKey, Submission
+from antiphon.application.ports import Clock, IdempotencyStore
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
-from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
-from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
-from antiphon.domain.request import CreateResponse
 
 HEADER = "Idempotency-Key"
 KEY_TTL_S = 24 * 3600
@@ -40,13 +38,6 @@ WAIT_S = 10.0
 INITIAL_DELAY_S, MAX_DELAY_S = 0.01, 0.25
 _KEY = re.compile(r"[!-~]{1,255}")
 _encode = msgspec.json.Encoder(order="deterministic").encode
-
-
-class IdempotencyKey(Struct, frozen=True, kw_only=True):
-    """The client's key for a request, and a digest of the request's body."""
-
-    key: str
-    fingerprint: bytes
 
 
 class ExistingResponse(Struct, frozen=True, kw_only=True):
@@ -145,43 +136,21 @@ class IdempotencyKeys:
 class CreateOnce:
     """Runs the first request with a key, also if its client leaves; the others get its response."""
 
-    def __init__(
-        self, create: CreateResponseService, keys: IdempotencyKeys, *, new_id: NewId
-    ) -> None:
+    def __init__(self, create: CreateResponseService, keys: IdempotencyKeys) -> None:
         self._create = create
         self._keys = keys
-        self._new_id = new_id
 
     async def __call__(
-        self,
-        request: CreateResponse,
-        key: IdempotencyKey | None,
-        *,
-        caller: Caller,
-        body: bytes | None = None,
-        context: RequestContext = NO_CONTEXT,
-        strict: bool = False,
-        client_left: ClientLeft | None = None,
+        self, submission: Submission, key: IdempotencyKey
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key.
 
         Raises: RequestError if the key belongs to another request; IdempotencyKeyInUse; any error
         of CreateResponseService, which leaves the key free.
         """
-        create = partial(
-            self._create,
-            request,
-            caller=caller,
-            body=body,
-            context=context,
-            strict=strict,
-            client_left=client_left,
-        )
-        if key is None:
-            return await create()
-        response_id = self._new_id("resp")
-        async with self._keys.reservation(caller.tenant, key, response_id) as existing:
-            return existing or await create(response_id=response_id, idempotency_key=key.key)
+        tenant, response_id = submission.caller.tenant, submission.response_id
+        async with self._keys.reservation(tenant, key, response_id) as existing:
+            return existing or await self._create(replace(submission, idempotency_key=key))
 
 
 def _key_reused() -> RequestError:

@@ -8,8 +8,8 @@ from functools import partial
 from msgspec import Struct
 
 from antiphon.application.input.from_request import response_of
-from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_new_stored_items, to_stored_item
+from antiphon.application.input.submission import Submission
 from antiphon.application.ports import Clock, NewId, StoredItem
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import Reservation, RunCharge
@@ -19,11 +19,8 @@ from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.recorder import RunRecorder
-from antiphon.application.telemetry.request_context import RequestContext
-from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry
 from antiphon.domain.limits import LimitState
-from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 
 
@@ -35,28 +32,29 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     `rate_limits` what the key has used. `is_durable`: the run continues when its client leaves.
     """
 
-    tenant: str
-    request: CreateResponse
+    submission: Submission
     turn: PreparedTurn
     response: Response
     turns: Turns
     recorder: RunRecorder
-    remembered: Remembered | None
     input: Sequence[StoredItem] = ()
     job: bytes | None = None
     charge: RunCharge | None = None
     rate_limits: Sequence[LimitState] = ()
     is_durable: bool = False
-    idempotency_key: str | None = None
 
     @property
     def id(self) -> str:
         return self.response.id
 
     @property
+    def tenant(self) -> str:
+        return self.submission.caller.tenant
+
+    @property
     def must_be_remembered(self) -> bool:
         """Whether the caller keeps the conversation, because the store does not."""
-        return self.remembered is not None and not self.response.store
+        return self.submission.remembered is not None and not self.response.store
 
     @property
     def shown_items(self) -> list[StoredItem]:
@@ -90,69 +88,47 @@ class PrepareResponse:
         self._now = now
 
     async def __call__(
-        self,
-        request: CreateResponse,
-        response_id: str,
-        *,
-        caller: Caller,
-        reservation: Reservation,
-        body: bytes | None,
-        context: RequestContext,
-        remembered: Remembered | None,
-        idempotency_key: str | None,
-        strict: bool,
+        self, submission: Submission, reservation: Reservation | None
     ) -> PreparedResponse:
         """Return the prepared response. Raises: RequestError, LimitExceeded, StoreError."""
-        tenant = caller.tenant
+        request, body, caller = submission.request, submission.body, submission.caller
         recorder = RunRecorder.of_request(
-            context, caller, server=self._owner, background=bool(request.background)
+            submission.context, caller, server=self._owner, background=bool(request.background)
         )
-        turn = await self._prepare_turn(
-            request,
-            tenant=tenant,
-            trace_headers=context.trace_headers,
-            remembered=remembered,
-            strict=strict,
-            policy=caller.policy,
-        )
+        turn = await self._prepare_turn(submission)
         response = response_of(
             request,
             turn.offer,
             turn.model,
-            response_id=response_id,
+            response_id=submission.response_id,
             created_at=int(self._now()),
             removed=turn.removed,
         )
-        turns = await self._plan_turns(
-            request,
-            turn,
-            tenant=tenant,
-            response_id=response_id,
-            recorder=recorder,
-            key_id=caller.key_id,
-        )
-        is_durable = idempotency_key is not None or response.background
+        turns = await self._plan_turns(submission, turn, recorder)
+        is_durable = submission.idempotency_key is not None or response.background
         if is_durable and body and self._can_resume:
             recorder.progress = RunProgress()
-        # The very turn that starts: a model need not render a prompt again that it has counted.
-        await reservation.reserve_tokens(partial(turn.model.count, turns.first))
-        needs_input = response.store or response.conversation is not None or remembered is not None
+        charge = None
+        if reservation is not None:
+            # The very turn that starts: a model need not render a prompt again that it has counted.
+            await reservation.reserve_tokens(partial(turn.model.count, turns.first))
+            charge = reservation.charge
+        needs_input = (
+            response.store or response.conversation is not None or submission.remembered is not None
+        )
         return PreparedResponse(
-            tenant=tenant,
-            request=request,
+            submission=submission,
             turn=turn,
             response=response,
             turns=turns,
             recorder=recorder,
-            remembered=remembered,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.job_of(tenant, body, reservation.charge)
+            job=await self._jobs.job_of(caller.tenant, body, charge)
             if is_durable and body
             else None,
-            charge=reservation.charge,
-            rate_limits=reservation.states,
+            charge=charge,
+            rate_limits=() if reservation is None else reservation.states,
             is_durable=is_durable,
-            idempotency_key=idempotency_key,
         )
 
     async def _to_stored(self, entries: Sequence[Entry]) -> Sequence[StoredItem]:

@@ -136,13 +136,10 @@ class StartResponse:
         Raises: RequestError, TooManyRequests, QueueFull, ServerShuttingDown, EngineDead,
         StoreError.
         """
-        if self._must_wait(prepared):
+        may_wait = prepared.response.background and prepared.job is not None
+        if may_wait and self._runs.must_wait(prepared.tenant):
             return await self._queue(prepared)
         return await self._start(prepared, admit)
-
-    def _must_wait(self, prepared: PreparedResponse) -> bool:
-        may_wait = prepared.response.background and prepared.job is not None
-        return may_wait and self._runs.must_wait(prepared.tenant)
 
     async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
         """Save the response as queued. Raises: QueueFull."""
@@ -160,7 +157,10 @@ class StartResponse:
                 code="rate_limit_exceeded",
             )
         prepared.recorder.queue()
-        events = self._make_sequencer(prepared.response, prepared.request, prepared.tenant).open()
+        sequencer = self._make_sequencer(
+            prepared.response, prepared.submission.request, prepared.tenant
+        )
+        events = sequencer.open()
         try:
             await self._save(prepared, prepared.response, events, owner=None)
         except BaseException:
@@ -200,7 +200,8 @@ class StartResponse:
         return _accepted(prepared, response, events, run, task)
 
     def _make_run(self, prepared: PreparedResponse) -> Run:
-        request, lease = prepared.request, Lease(tenant=prepared.tenant, response_id=prepared.id)
+        request = prepared.submission.request
+        lease = Lease(tenant=prepared.tenant, response_id=prepared.id)
         store, retry_s = self._store, self._limits.retry_s
         return Run(
             lease=lease,
@@ -227,7 +228,8 @@ class StartResponse:
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:
         # If the previous response was never stored, its items must be stored with this one.
-        is_orphan = prepared.request.previous_response_id in (prepared.remembered or {})
+        submission = prepared.submission
+        is_orphan = submission.request.previous_response_id in (submission.remembered or {})
         return prepared.shown_items if is_orphan else prepared.input
 
     async def _open_log(self, prepared: PreparedResponse, run: Run) -> EventBatches:
@@ -250,11 +252,12 @@ class StartResponse:
         *,
         owner: str | None,
     ) -> None:
+        key = prepared.submission.idempotency_key
         run = NewRun(
             owner=owner,
             job=prepared.job,
             events=encode_chunk(events) if prepared.is_durable else None,
-            key=prepared.idempotency_key,
+            key=None if key is None else key.key,
         )
         stored = StoredResponse(
             response=replace(response, metrics=prepared.recorder.snapshot()),
@@ -277,7 +280,7 @@ class StartResponse:
         With an Idempotency-Key, a client may find the response at any time. So it is deleted now or
         not at all; then it will run.
         """
-        if prepared.idempotency_key is not None:
+        if prepared.submission.idempotency_key is not None:
             with suppress(StoreError):
                 await self._delete(prepared.tenant, prepared.id)
             return
@@ -302,8 +305,8 @@ def _accepted(
     with suppress(EngineDead):  # it may have died since its turn started
         # Some models find out what they cannot do when the turn starts.
         ignored = (*ignored, *prepared.turn.model.ignored_fields(prepared.turn.turn))
-    prepared.recorder.ignore(ignored)
     if ignored:
+        prepared.recorder.ignore(ignored)
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(
         response=response,

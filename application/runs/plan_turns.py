@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from antiphon.application.input.show_items import ShowItems
+from antiphon.application.input.submission import Submission
 from antiphon.application.ports import AuditLog, Model, Seal, ToolServers
 from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.turns import Plan, Turns
@@ -48,20 +49,18 @@ class PlanTurns:
 
     async def __call__(
         self,
-        request: CreateResponse,
+        submission: Submission,
         prepared: PreparedTurn,
-        *,
-        tenant: str,
-        response_id: str,
         recorder: RunRecorder,
-        key_id: str = "",
+        *,
         epoch: int | None = None,
     ) -> Turns:
-        """Return the turns; `key_id` is the API key's, if it is known, and `epoch` the run's, if it
-        goes on after another server's.
+        """Return the turns; `epoch` is the run's, if it goes on after another server's.
 
         Raises: RequestError.
         """
+        request, response_id = submission.request, submission.response_id
+        tenant = submission.caller.tenant
         if self._traces is not None and (trace := self._traces.open(request)) is not None:
             recorder.trace = trace
             turn = replace(prepared.turn, trace_steps=trace.max_steps)
@@ -83,7 +82,7 @@ class PlanTurns:
                 ),
                 log=self._audit_log,
                 tenant=tenant,
-                key_id=key_id,
+                key_id=submission.caller.key_id,
                 response_id=response_id,
             ),
         )

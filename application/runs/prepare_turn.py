@@ -6,14 +6,14 @@ Creating a response and counting its tokens both start here, so that the count i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from msgspec import Struct
 
 from antiphon.application.input.from_request import turn_of
-from antiphon.application.input.history import LoadHistory, Remembered
+from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems
+from antiphon.application.input.submission import Submission
 from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
 from antiphon.application.support.threads import (
@@ -27,7 +27,6 @@ from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.items import AnyItem
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.offers import Offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
@@ -92,39 +91,23 @@ class PrepareTurn:
         self._tool_providers = hosted
         self._offer_tools = OfferTools(tool_servers, hosted, tool_substitutions)
 
-    async def __call__(
-        self,
-        request: CreateResponse,
-        *,
-        tenant: str,
-        trace_headers: Mapping[str, str] | None = None,
-        remembered: Remembered | None = None,
-        strict: bool = False,
-        policy: KeyPolicy = FULL_ACCESS,
-    ) -> PreparedTurn:
-        """Return the turn. Raises: RequestError, if `strict` also for what would have no effect;
-        Forbidden for what the `policy` forbids; StoreError.
+    async def __call__(self, submission: Submission) -> PreparedTurn:
+        """Return the turn. Raises: RequestError; Forbidden for what the caller may not use;
+        StoreError.
         """
-        remembered = remembered or {}
-        models = self._models.allowed_by(policy)
+        request, tenant = submission.request, submission.caller.tenant
+        remembered = submission.remembered or {}
+        models = self._models.allowed_by(submission.caller.policy)
         model = models.get(request.model) if request.model else models.default
         entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
-        history = await self._load_history(request, tenant=tenant, remembered=remembered)
-        known_tools = self._offer_tools.recall(request, tenant)
-        work = partial(
-            self._check,
-            request,
-            history,
-            entries,
-            known_tools,
-            tenant=tenant,
-            strict=strict,
-            policy=policy,
-        )
+        history: Sequence[c.Entry] = ()
+        if request.previous_response_id is not None or request.conversation is not None:
+            history = await self._load_history(request, tenant=tenant, remembered=remembered)
+        known_tools = self._offer_tools.recall(request, tenant) if request.tools else None
         size = ITEM_BYTES * (len(history) + len(entries))
-        if known_tools is None:
+        if known_tools is None and request.tools:
             size += _size_of_tools(request)
-        checked = await run_in_thread(size, work)
+        checked = await run_in_thread(size, self._check, submission, history, entries, known_tools)
         items, conversation, offer = checked.items, checked.conversation, checked.offer
         reasoning = request.reasoning
         shown = await self._show_items(
@@ -142,9 +125,9 @@ class PrepareTurn:
             active_configuration=checked.active_configuration,
             tenant=tenant,
             cache_salt=self._salt(tenant, request.cache_salt),
-            trace_headers=trace_headers or {},
+            trace_headers=submission.context.trace_headers,
         )
-        if strict:
+        if submission.strict:
             refuse_ignored(model.ignored_fields(turn), offer)
         return PreparedTurn(
             model=model,
@@ -157,30 +140,35 @@ class PrepareTurn:
             approved_calls=checked.approved_calls if self._tool_servers is not None else (),
             tool_callers=await find_callers(
                 offer.definitions, self._tool_providers, conversation, tenant=tenant
-            ),
+            )
+            if offer.definitions
+            else {},
             ignored=checked.ignored,
         )
 
     def _check(
         self,
-        request: CreateResponse,
+        submission: Submission,
         history: Sequence[c.Entry],
         entries: Sequence[c.Entry],
         known_tools: KnownTools | None,
-        *,
-        tenant: str,
-        strict: bool,
-        policy: KeyPolicy,
     ) -> _CheckedRequest:
         """Check everything that needs no store and no network. Raises: RequestError."""
-        check_urls(policy, entries)
+        request, caller = submission.request, submission.caller
+        if caller.policy.hosts:
+            check_urls(caller.policy, entries)
         offer = self._offer_tools(
-            request, history, entries, tenant=tenant, policy=policy, known=known_tools
+            request,
+            history,
+            entries,
+            tenant=caller.tenant,
+            policy=caller.policy,
+            known=known_tools,
         )
         items = [entry.item for entry in entries]
         conversation = [*(entry.item for entry in history), *items]
         ignored = ignored_paths(request, offer)
-        if strict:
+        if submission.strict:
             refuse_ignored(ignored, offer)
         c.check_ids((entry.item.id for entry in history), items)
         c.check_call_output_pairs(conversation)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.sampling import wants_logprobs
+from antiphon.application.input.submission import Submission
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import RunCharge
@@ -30,6 +31,8 @@ from antiphon.application.runs.stored_events import StoredLog, read_log
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
+from antiphon.application.telemetry.request_context import RequestContext
+from antiphon.domain.callers import Caller
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (
     CorruptLog,
@@ -243,21 +246,15 @@ class RestoreRun:
         """
         request = await self._expand_prompt(request)
         check_request(request)
-        prepare = partial(
-            self._prepare_turn,
-            request,
-            tenant=lease.tenant,
-            trace_headers=recorder.trace_headers,
-        )
-        prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s), is_stopping)
-        turns = await self._plan_turns(
-            request,
-            prepared,
-            tenant=lease.tenant,
+        submission = Submission(
+            caller=Caller(tenant=lease.tenant),
+            request=request,
             response_id=lease.response_id,
-            recorder=recorder,
-            epoch=lease.epoch,
+            context=RequestContext(trace_headers=recorder.trace_headers),
         )
+        prepare = partial(self._prepare_turn, submission)
+        prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s), is_stopping)
+        turns = await self._plan_turns(submission, prepared, recorder, epoch=lease.epoch)
         await _wait_for_model(turns.start, is_stopping)
         return turns
 

@@ -18,9 +18,5 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     received_at: float | None = None
     shares_connection: bool = False
 
-    @property
-    def traceparent(self) -> str:
-        return self.trace_headers.get("traceparent", "")
-
 
 NO_CONTEXT = RequestContext()

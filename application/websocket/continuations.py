@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.application.input.history import Remembered
+from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import StoredItem
 from antiphon.application.websocket.lanes import Lane
 

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files.store import MemoryFileStore
@@ -21,6 +22,7 @@ from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import LoadMedia
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
+from antiphon.application.input.submission import Submission
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
     AdmitPrompt,
@@ -320,6 +322,8 @@ class House:
         def new_id(prefix: str) -> str:
             return f"{prefix}_{owner}_{next(numbers)}"
 
+        self.new_id = new_id
+
         make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
@@ -348,7 +352,6 @@ class House:
             ),
             self.runs,
             self.admission,
-            new_id=new_id,
         )
         restore = RestoreRun(
             ExpandPrompt(None),
@@ -377,10 +380,20 @@ class House:
         return []
 
     async def create(self, **fields: Any) -> AcceptedResponse:
+        return await self.create_response(self.submission(**fields))
+
+    def submission(
+        self, caller: Caller | None = None, *, options: Mapping[str, Any] = {}, **fields: Any
+    ) -> Submission:
+        """Return a request with these fields; `options` are further facts of the submission."""
         body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
-        return await self.create_response(
-            decode_request(body).request, caller=self.caller, body=body
+        submission = Submission(
+            caller=caller or self.caller,
+            request=decode_request(body).request,
+            response_id=self.new_id("resp"),
+            body=body,
         )
+        return replace(submission, **options)
 
     async def whole(self, **fields: Any) -> Response:
         """Create a response, read it to its end and return it."""

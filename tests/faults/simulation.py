@@ -20,7 +20,6 @@ import msgspec
 from dependency_injector import providers
 from tests.conftest import settings_for
 
-from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
 from antiphon.application.runs.heartbeat import BEATS_PER_LEASE, RETRY_S
@@ -185,9 +184,7 @@ class SimulatedServer:
         container.store.override(providers.Object(self.store))
         self.owner: str = container.owner()
         repeats = IdempotencyKeys(self.store, owner=self.owner, now=time.time, clock=loop.time)
-        container.services.add_kwargs(
-            create_once=CreateOnce(container.create_response(), repeats, new_id=new_id)
-        )
+        container.services.add_kwargs(create_once=CreateOnce(container.create_response(), repeats))
         self.lives = True
         self._beside: list[asyncio.Task[None]] = []
 

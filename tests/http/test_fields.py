@@ -15,7 +15,9 @@ import msgspec
 import pytest
 from msgspec import Struct
 
+from antiphon.application.input.submission import Submission
 from antiphon.application.ports import Turn
+from antiphon.domain.callers import ANYBODY
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import IGNORED_FIELDS, CreateResponse
@@ -186,7 +188,8 @@ def _lasting(value: Any) -> Any:
 
 def turn(server: Any, asked: Json) -> Turn:
     request = decode_request(json.dumps(asked).encode()).request
-    prepared = asyncio.run(server.container.prepare_turn()(request, tenant="default"))
+    submission = Submission(caller=ANYBODY, request=request)
+    prepared = asyncio.run(server.container.prepare_turn()(submission))
     result: Turn = prepared.turn
     return result
 

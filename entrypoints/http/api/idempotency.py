@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.application.responses.idempotency import HEADER, IdempotencyKey, read_idempotency_key
+from antiphon.application.input.submission import IdempotencyKey
+from antiphon.application.responses.idempotency import HEADER, read_idempotency_key
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse

@@ -14,6 +14,8 @@ from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
+from antiphon.adapters.ids import new_id
+from antiphon.application.input.submission import Submission
 from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.ports import EventBatches, Seal
 from antiphon.application.responses.admission import Admission
@@ -53,7 +55,6 @@ from antiphon.entrypoints.http.api.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
-    caller_of,
     note_response,
     request_context,
     request_id,
@@ -149,15 +150,12 @@ class Responses(Controller):
         idempotency_key, ignored_fields = await idempotency_key_of(request, decoded.request, body)
         if services.options.strict:
             refuse_ignored(ignored_fields)
+        submission = _submission(request, services, decoded.request, body)
         try:
-            created = await services.create_once(
-                decoded.request,
-                idempotency_key,
-                caller=caller_of(request),
-                body=body,
-                context=request_context(request),
-                strict=services.options.strict,
-                client_left=partial(wait_for_disconnect, request.receive),
+            created = await (
+                services.create(submission)
+                if idempotency_key is None
+                else services.create_once(submission, idempotency_key)
             )
         except ContainerElsewhere as elsewhere:
             return _relay(services, request, body, elsewhere)
@@ -196,9 +194,7 @@ class Responses(Controller):
         """Counts the tokens of the prompt that the same request to create a response would use."""
         body, decoded = await self._read(request, services)
         try:
-            count = await services.count(
-                decoded.request, caller=caller_of(request), strict=services.options.strict
-            )
+            count = await services.count(_submission(request, services, decoded.request, body))
         except ContainerElsewhere as elsewhere:
             return _relay(services, request, body, elsewhere)
         answer = {"object": "response.input_tokens", "input_tokens": count.tokens}
@@ -221,11 +217,7 @@ class Responses(Controller):
         body, decoded = await self._read(request, services)
         try:
             compacting = await services.compact(
-                decoded.request,
-                caller=caller_of(request),
-                context=request_context(request),
-                strict=services.options.strict,
-                client_left=partial(wait_for_disconnect, request.receive),
+                _submission(request, services, decoded.request, body)
             )
         except ContainerElsewhere as elsewhere:
             return _relay(services, request, body, elsewhere)
@@ -432,6 +424,20 @@ class Responses(Controller):
             return final_response(response, headers, encoder)
         events = UntilShutdown(await services.follow(tenant, response_id), services.drained)
         return FinalResponse(events, headers, leave=events.aclose, encoder=encoder)
+
+
+def _submission(
+    request: HttpRequest, services: Services, create_request: CreateResponse, body: bytes
+) -> Submission:
+    return Submission(
+        caller=request.auth,
+        request=create_request,
+        response_id=new_id("resp"),
+        body=body,
+        context=request_context(request),
+        strict=services.options.strict,
+        client_left=partial(wait_for_disconnect, request.receive),
+    )
 
 
 def _relay(

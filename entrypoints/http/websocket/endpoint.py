@@ -22,6 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from websockets.frames import CloseCode
 
+from antiphon.adapters.ids import new_id
+from antiphon.application.input.submission import Submission
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.precedence import running_precedence
 from antiphon.application.support.threads import run_in_thread
@@ -219,13 +221,15 @@ class WebSocketSession:
 
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
         started_at, status = time.perf_counter(), "client left"
-        created = await self._services.create(
-            request,
+        submission = Submission(
             caller=caller_of(self._socket),
+            request=request,
+            response_id=new_id("resp"),
             context=request_context(self._socket, shares_connection=True),
             remembered=self._continuations.remembered,
             strict=self._options.strict,
         )
+        created = await self._services.create(submission)
         self._steering.track(created.id, lane)
         encoder = ClientEncoder.of(request, self._dialect)
         try:

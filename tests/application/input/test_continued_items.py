@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from antiphon.application.ports import StorePageQuery
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.callers import Caller
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 
 TENANT = "t"
@@ -20,9 +18,9 @@ CALLER = Caller(tenant=TENANT)
 
 async def create(house: Any, remembered: Any, **fields: Any) -> AcceptedResponse:
     """Create a response as a connection does, and read it to its end."""
-    body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
+    options = {"remembered": remembered, "body": None}
     created: AcceptedResponse = await house.create_response(
-        decode_request(body).request, caller=CALLER, remembered=remembered
+        house.submission(CALLER, options=options, **fields)
     )
     async for _ in created.events:
         pass

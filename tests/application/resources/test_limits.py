@@ -9,7 +9,6 @@ from tests.application.conftest import TENANT, House, read
 
 from antiphon.domain import deltas as d
 from antiphon.domain.callers import Caller
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import (
     EngineDead,
     LimitExceeded,
@@ -255,7 +254,7 @@ async def test_default_limits_apply_to_keys_that_have_none_of_the_kind(
 
 async def test_counting_tokens_is_a_request(house: House) -> None:
     limited = caller(requests_per_min=1)
-    request = decode_request(b'{"model": "m", "input": "hi"}').request
-    await house.count_tokens(request, caller=limited)
+    submission = house.submission(limited)
+    await house.count_tokens(submission)
     with pytest.raises(LimitExceeded):
-        await house.count_tokens(request, caller=limited)
+        await house.count_tokens(submission)

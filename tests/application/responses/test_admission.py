@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from antiphon.application.responses.admission import AdmissionLimits
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.callers import Caller
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import (
     ConversationLocked,
     QueueFull,
@@ -43,12 +41,9 @@ class Server:
     async def create(
         self, tenant: str, *, client_left: Any = None, **fields: Any
     ) -> AcceptedResponse:
-        body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
+        caller = Caller(tenant=tenant, policy=KeyPolicy(service_tier="priority"))
         created: AcceptedResponse = await self.house.create_response(
-            decode_request(body).request,
-            caller=Caller(tenant=tenant, policy=KeyPolicy(service_tier="priority")),
-            body=body,
-            client_left=client_left,
+            self.house.submission(caller, options={"client_left": client_left}, **fields)
         )
         return created
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.stores.memory.store import MemoryStore
+from antiphon.application.input.submission import IdempotencyKey
 from antiphon.application.ports import NewRun, StoredResponse
 from antiphon.application.responses.idempotency import (
     HEADER,
     ExistingResponse,
-    IdempotencyKey,
     IdempotencyKeys,
     fingerprint_of,
     read_idempotency_key,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.callers import Caller
-from antiphon.domain.decoding import decode_request
 
 
 @pytest.fixture
@@ -22,9 +20,8 @@ def house(house: Any) -> Any:
 
 
 async def create(house: Any, tenant: str) -> AcceptedResponse:
-    body = json.dumps({"model": "m", "input": "hi", "background": True}).encode()
     created: AcceptedResponse = await house.create_response(
-        decode_request(body).request, caller=Caller(tenant=tenant), body=body
+        house.submission(Caller(tenant=tenant), background=True)
     )
     return created
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections import Counter
@@ -19,11 +18,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from tests.application.conftest import CALLER, STOP, TENANT, FailingStore, House
 
+from antiphon.application.input.submission import IdempotencyKey
 from antiphon.application.ports import Store
 from antiphon.application.responses.idempotency import (
     CreateOnce,
     ExistingResponse,
-    IdempotencyKey,
     IdempotencyKeys,
 )
 from antiphon.application.responses.start import AcceptedResponse
@@ -31,7 +30,6 @@ from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.conversation import Conversation
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import AntiphonError, NotFound, StoreError
 from antiphon.domain.items import McpApprovalRequest
 from antiphon.domain.response import TERMINAL
@@ -84,15 +82,10 @@ class Server:
 
     def __init__(self, store: HesitantStore, owner: str) -> None:
         self.house = House(store, owner=owner)
-        numbers = count(1)
         keys = IdempotencyKeys(
             store, owner=owner, now=time.time, clock=asyncio.get_running_loop().time, wait_s=0.1
         )
-        self.create = CreateOnce(
-            self.house.create_response,
-            keys,
-            new_id=lambda prefix: f"{prefix}_once_{owner}_{next(numbers)}",
-        )
+        self.create_once = CreateOnce(self.house.create_response, keys)
 
 
 class Cluster:
@@ -176,8 +169,12 @@ class Cluster:
     async def post(self, server: Server) -> None:
         self.set_turns(server.house)
         fields, key = self.request()
-        body = json.dumps({"model": "m", "input": "hi", "stream": True, **fields}).encode()
-        created = await server.create(decode_request(body).request, key, caller=CALLER, body=body)
+        submission = server.house.submission(CALLER, stream=True, **fields)
+        created = await (
+            server.house.create_response(submission)
+            if key is None
+            else server.create_once(submission, key)
+        )
         response_id = created.response_id if isinstance(created, ExistingResponse) else created.id
         if key is not None:
             self.keys.setdefault(key.key, set()).add(response_id)

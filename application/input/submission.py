@@ -1,0 +1,47 @@
+"""A request to create a response, and all that is known of it; the door builds it once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from antiphon.application.ports import StoredItem
+from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
+from antiphon.domain.callers import Caller
+from antiphon.domain.request import CreateResponse
+
+ClientLeft = Callable[[], Awaitable[object]]
+"""Returns when the client has left."""
+
+Remembered = Mapping[str, Sequence[StoredItem]]
+"""Response id -> the items that a continuation of that response starts with."""
+
+
+class IdempotencyKey(Struct, frozen=True, kw_only=True):
+    """The client's key for a request, and a digest of the request's body."""
+
+    key: str
+    fingerprint: bytes
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """Who sends a request, what it asks for, and how it came.
+
+    `response_id` is the new response's; a request that creates nothing has none. `body` is the
+    request as it arrived: without it, only this server can start the run. `remembered` holds the
+    unstored responses that the caller keeps. `idempotency_key` belongs to a stored response: other
+    requests with that key return it, so it continues when its client leaves, like a background
+    response. `strict` refuses fields that would have no effect. `client_left` returns when the
+    client has left, which ends the wait for admission.
+    """
+
+    caller: Caller
+    request: CreateResponse
+    response_id: str = ""
+    body: bytes | None = None
+    context: RequestContext = NO_CONTEXT
+    remembered: Remembered | None = None
+    idempotency_key: IdempotencyKey | None = None
+    strict: bool = False
+    client_left: ClientLeft | None = None
