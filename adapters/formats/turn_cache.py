@@ -25,7 +25,6 @@ from msgspec import Struct
 
 from antiphon.adapters.formats.token_cache import token_array
 from antiphon.application.support.lru_cache import LruCache
-from antiphon.application.support.pauses import with_pauses
 from antiphon.domain import items as i
 
 MAX_CACHED_BYTES = 8 * 1024 * 1024
@@ -108,7 +107,7 @@ class TurnCache(Generic[E]):
         digest = blake2b((salt or "").encode("utf-8", "surrogatepass"), digest_size=16)
         digest.update(b"\0")
         digests = [digest.digest()]
-        for entry in with_pauses(entries):
+        for entry in entries:
             if self._author_of(entry) != "reasoning":
                 digest.update(_encode(self._key(entry)))
             digests.append(digest.digest())

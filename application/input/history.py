@@ -9,7 +9,6 @@ from functools import partial
 from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import ResponseStore, StoredItem
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
@@ -93,4 +92,4 @@ async def _entries(stored: Sequence[StoredItem], path: str) -> list[Entry]:
 
 
 def _decode(stored: Sequence[StoredItem], path: str) -> list[Entry]:
-    return [Entry(item=decode_item(item.raw, path), raw=item.raw) for item in with_pauses(stored)]
+    return [Entry(item=decode_item(item.raw, path), raw=item.raw) for item in stored]

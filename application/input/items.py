@@ -9,7 +9,6 @@ from msgspec import Raw
 
 from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
@@ -106,5 +105,5 @@ def to_stored_item(entry: c.Entry) -> StoredItem:
 
 def to_new_stored_items(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
     """Return the stored form of new items, each with an id."""
-    resources = [c.to_resource(entry, new_id) for entry in with_pauses(entries)]
+    resources = [c.to_resource(entry, new_id) for entry in entries]
     return [StoredItem(id=item_id, raw=raw) for item_id, raw in resources]

@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import Fetcher, FetchResult, FileStore, ReadPdf
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import WALK_BYTES, run_in_thread
 from antiphon.domain import content as c
 from antiphon.domain import items as i
@@ -342,7 +341,7 @@ class _RequestMedia:
 def _media_in(
     items: Sequence[i.AnyItem], path_of: Callable[[i.AnyItem], str | None]
 ) -> list[tuple[Media, str | None]]:
-    return [part for item in with_pauses(items) for part in _media_of(item, path_of)]
+    return [part for item in items for part in _media_of(item, path_of)]
 
 
 def _media_of(

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from antiphon.application.input.media import LoadMedia
 from antiphon.application.ports import Model, Unseal
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
@@ -71,7 +70,7 @@ class ShowItems:
         """Return the items that the model is shown, and those that this server cannot read."""
         items: list[i.AnyItem] = []
         removed: list[InputTransformation] = []
-        for item in with_pauses(model_items()):
+        for item in model_items():
             readable_items = self._unseal_item(item, tenant)
             if isinstance(item, i.Reasoning) and not readable_items:
                 removed.append(_transformation_of(item))

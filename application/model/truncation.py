@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import Turn
 from antiphon.application.support.lengths import length_of
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import ITEM_BYTES, WALK_BYTES, run_in_thread
 from antiphon.domain.conversation import droppable_groups
 from antiphon.domain.items import Item
@@ -114,7 +113,7 @@ class _Search:
 def _measure(items: Sequence[Item]) -> tuple[list[frozenset[int]], list[int]]:
     """Return what may be dropped, and how long the rest is without the first N of it."""
     groups = droppable_groups(items)
-    lengths = [length_of(item) for item in with_pauses(items)]
+    lengths = [length_of(item) for item in items]
     dropped = (-sum(lengths[place] for place in group) for group in groups)
     return groups, list(accumulate(dropped, initial=sum(lengths)))
 

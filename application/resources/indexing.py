@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from itertools import islice
 from time import monotonic
 
@@ -15,11 +15,9 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
 from antiphon.application.resources.file_texts import PDF, text_of
-from antiphon.application.support.fair_loop import take_loop_share
+from antiphon.application.support.current_tenant import work_for
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
-from antiphon.application.support.pauses import with_pauses
-from antiphon.application.support.precedence import Work, running_precedence
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import (
     DocumentError,
@@ -68,8 +66,7 @@ class IndexFiles:
     """Indexes files: extracts their texts, splits them into chunks and embeds those.
 
     Tenants take turns, file by file, and each batch of a file's chunks is a piece of work of its
-    own: a small file waits neither for many files of another tenant nor for a big one. Big files,
-    and all but the first of several, give way to short work of other tenants.
+    own: a small file waits neither for many files of another tenant nor for a big one.
 
     Without `embeddings`, files are searched by words alone. `quota_bytes` limits the indexed files
     of a tenant: beyond it none is indexed.
@@ -152,17 +149,12 @@ class IndexFiles:
 
     async def _index_claimed(self, job: IndexJob, outages: Outages | None = None) -> None:
         """Index a file and free its place. Raises: StoreError, unless `outages` logs it."""
-        is_alone = self._running[job.tenant] == 1
-        claim = _Claim(
-            self._stores, job, running_precedence().begin_short(job.tenant) if is_alone else None
-        )
         try:
-            await take_loop_share(job.tenant)
+            work_for(job.tenant)
             with outages.log_outages() if outages is not None else nullcontext():
-                await self._index(claim)
+                await self._index(_Claim(self._stores, job))
                 self._has_work.set()  # for the next file; after a failure it waits for a while
         finally:
-            claim.end_short_work()
             self._running[job.tenant] -= 1
             if not self._running[job.tenant]:
                 del self._running[job.tenant]
@@ -200,8 +192,7 @@ class IndexFiles:
                 message=f"Your vector stores may take {self._quota_bytes} bytes together, and all "
                 "of them are in use. Delete what you no longer need.",
             )
-        async with self._turn(claim):
-            content = await self._files.content(job.tenant, job.file_id)
+        content = await self._files.content(job.tenant, job.file_id)
         text = await self._text_of(job, content)
         chunks = text_chunks(
             text,
@@ -210,7 +201,7 @@ class IndexFiles:
         )
         count = 0
         cost = CHUNKING_COST * len(text)
-        while batch := await self._next_batch(claim, chunks, cost=cost):
+        while batch := await self._next_batch(job.tenant, chunks, cost=cost):
             count += len(batch)
             if count > MAX_CHUNKS:
                 return IndexingError(
@@ -228,15 +219,10 @@ class IndexFiles:
             return await text_of(job.filename, content, self._read_pdf, tenant=job.tenant)
 
     async def _next_batch(
-        self, claim: _Claim, chunks: Iterator[TextChunk], *, cost: int
+        self, tenant: str, chunks: Iterator[TextChunk], *, cost: int
     ) -> list[TextChunk]:
-        async with self._turn(claim), self._threads.slot(claim.job.tenant):
-            # In the thread: here, there would be no pauses.
-            next_chunks = lambda: list(islice(with_pauses(chunks), MAX_BATCH_CHUNKS))  # noqa: E731
-            return await run_in_thread(cost, next_chunks)
-
-    def _turn(self, claim: _Claim) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if claim.is_short else running_precedence().work(claim.job.tenant)
+        async with self._threads.slot(tenant):
+            return await run_in_thread(cost, list, islice(chunks, MAX_BATCH_CHUNKS))
 
     async def _add(self, claim: _Claim, batch: Sequence[TextChunk], *, first: bool) -> bool:
         job, vectors = claim.job, None
@@ -245,7 +231,7 @@ class IndexFiles:
         await claim.extend()
         for start in range(0, len(batch), MAX_WRITTEN_CHUNKS):
             written = slice(start, start + MAX_WRITTEN_CHUNKS)
-            async with self._turn(claim), self._writes.slot(job.tenant):
+            async with self._writes.slot(job.tenant):
                 if not await self._stores.add_chunks(
                     job,
                     batch[written],
@@ -257,21 +243,12 @@ class IndexFiles:
 
 
 class _Claim:
-    """A claimed file, for how long it is claimed, and whether to index it is still short work."""
+    """A claimed file, and for how long it is claimed."""
 
-    def __init__(self, stores: VectorStores, job: IndexJob, short_work: Work | None) -> None:
+    def __init__(self, stores: VectorStores, job: IndexJob) -> None:
         self.job = job
-        self._short_work = short_work
         self._stores = stores
         self._extended_at = monotonic()
-
-    @property
-    def is_short(self) -> bool:
-        return self._short_work is not None and not self._short_work.has_ended
-
-    def end_short_work(self) -> None:
-        if self._short_work is not None:
-            self._short_work.end()
 
     async def extend(self) -> None:
         now = monotonic()

@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, Fetcher, NewId, Outbox, WebhookDelivery
-from antiphon.application.support.fair_loop import take_loop_share
 from antiphon.application.support.periodic import run_periodically
 from antiphon.application.telemetry.log_context import log_as
 from antiphon.application.telemetry.trace_context import Propagation
@@ -203,7 +202,6 @@ class SendDeliveries:
 
     async def _deliver(self, delivery: WebhookDelivery) -> None:
         log_as(request_id="", response_id=_response_of(delivery))
-        await take_loop_share(delivery.tenant)
         endpoint = self._endpoints.get(delivery.endpoint)
         if endpoint is None:  # another server may have it in its settings, or this one soon
             await self._retry_later(delivery, "its endpoint is not in the settings")

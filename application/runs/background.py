@@ -12,7 +12,7 @@ from antiphon.application.ports import EventLog, LeasedRun, Store
 from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
 from antiphon.application.runs.restore import RestoredRun, RestoreRun
 from antiphon.application.runs.run_response import RunResponse
-from antiphon.application.support.fair_loop import take_loop_share
+from antiphon.application.support.current_tenant import work_for
 from antiphon.application.support.outages import Outages
 from antiphon.domain.errors import EngineDead
 
@@ -117,7 +117,7 @@ class StartBackgroundRuns:
     async def _run_leased(
         self, leased_run: LeasedRun, handle: Callable[[RestoredRun], Awaitable[None]]
     ) -> None:
-        await take_loop_share(leased_run.lease.tenant)
+        work_for(leased_run.lease.tenant)
         try:
             restored = await self._restore(
                 leased_run, server=self._owner, is_stopping=lambda: self._runs.is_closed

@@ -87,11 +87,6 @@ class FairQueue:
         """The most slots that a tenant may hold."""
         return self._per_tenant
 
-    @property
-    def keeps_tenants_out(self) -> bool:
-        """Whether a tenant waits that has no slot; any thread may ask."""
-        return not self._waiting.keys() <= self._held.keys()
-
     def waiting_of(self, tenant: str) -> int:
         return len(self._waiting.get(tenant, ()))
 

@@ -31,11 +31,6 @@ class FairThreads:
         self._threads = executor or ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._slots = FairQueue(threads, per_tenant=per_tenant)
 
-    @property
-    def keeps_tenants_out(self) -> bool:
-        """Whether a tenant waits that has no thread; any thread may ask."""
-        return self._slots.keeps_tenants_out
-
     async def run(self, tenant: str, work: Callable[..., T], *args: Any, priority: int = 0) -> T:
         """Return `work(*args)`, or raise its error, once it is the tenant's turn.
 

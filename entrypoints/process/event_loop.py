@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cache
-from typing import Any
-
-from antiphon.application.support.fair_loop import FairLoop
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a fair loop on uvloop, or on asyncio's loop where uvloop does not exist."""
-    loop: asyncio.AbstractEventLoop = _loop_class()()
-    return loop
-
-
-@cache
-def _loop_class() -> Any:
-    base: Any
+    """Return uvloop's event loop, or asyncio's where uvloop does not exist."""
     try:
-        from uvloop import Loop as base  # noqa: N813
+        from uvloop import new_event_loop
     except ImportError:  # not on Windows
-        from asyncio import SelectorEventLoop as base  # noqa: N813
-    return type("Loop", (FairLoop, base), {})
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = new_event_loop()
+    return loop

@@ -21,13 +21,11 @@ from antiphon.application.model.models import Models
 from antiphon.application.ports import Model
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
-from antiphon.application.support.precedence import running_precedence
 from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.access.cors import Cors
 from antiphon.entrypoints.http.access.refusals import RefuseEarly
-from antiphon.entrypoints.http.access.turns import ShareLoop, TakeTurns
 from antiphon.entrypoints.http.api.metrics import meter_requests
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.request_log import RequestLog
@@ -285,11 +283,7 @@ async def start_app(
     served = await start_relay(
         container,
         stack,
-        RefuseEarly(
-            ShareLoop(TakeTurns(app, running_precedence()) if settings.needs_keys else app),
-            container.admission(),
-            dialect=dialect,
-        ),
+        RefuseEarly(app, container.admission(), dialect=dialect),
         partial(Authentication, identities=container.identities(), dialect=dialect),
     )
     if settings.cors_origin:

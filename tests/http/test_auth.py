@@ -21,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from antiphon.adapters.keys.file import append
 from antiphon.application.ports import ApiKey
 from antiphon.application.resources.keys import FindCaller, create_key
+from antiphon.application.support.current_tenant import current_tenant
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints.http.access.auth import PUBLIC, Authentication
 from antiphon.entrypoints.http.access.identity import BearerIdentity
@@ -400,7 +401,7 @@ def behind() -> Callable[[FindCaller | None], httpx.AsyncClient]:
     """An app behind a door, without a server."""
 
     async def hello(scope: Any, _receive: Any, send: Any) -> None:
-        body = scope["auth"].tenant.encode() if "auth" in scope else b"None"
+        body = current_tenant().encode() if "auth" in scope else b"None"
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
@@ -427,6 +428,16 @@ async def test_without_keys_all_requests_belong_to_one_tenant(behind: Any) -> No
     async with behind(None) as client:
         for headers in ({}, bearer("none"), {"authorization": "Basic x"}):
             assert (await client.get("/v1/models", headers=headers)).text == "default"
+
+
+async def test_what_a_request_does_is_work_of_its_tenant(behind: Any) -> None:
+    shown, key = create_key("test", "acme", new_id=lambda p: f"{p}_1", now=lambda: 0)
+
+    async def find(_hash: bytes) -> ApiKey:
+        return key
+
+    async with behind(FindCaller([find])) as client:
+        assert (await client.get("/v1/models", headers=bearer(shown))).text == "acme"
 
 
 def test_a_server_that_others_reach_does_not_start_without_a_key(

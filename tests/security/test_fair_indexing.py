@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -19,7 +18,6 @@ from antiphon.adapters.stores.sqlite.file import SqliteFile
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_WRITTEN_CHUNKS, IndexFiles
-from antiphon.application.support.precedence import running_precedence
 from antiphon.domain.text_chunks import TextChunk
 from antiphon.testing.vector_stores import a_file, a_store, vectors_of
 
@@ -110,29 +108,6 @@ async def test_a_big_file_is_written_a_few_chunks_at_a_time() -> None:
     assert (await stores.file("greedy", "vs_1", "file-a")).status == "completed"
     assert sum(stores.written) > 200
     assert max(stores.written) == MAX_WRITTEN_CHUNKS
-    await stores.aclose()
-
-
-async def test_of_several_files_of_a_tenant_all_but_the_first_give_way_to_short_work() -> None:
-    precedence = running_precedence()
-    short = None
-    began: list[tuple[str, bool]] = []
-
-    class WatchedStores(SqliteVectorStores):
-        async def add_chunks(self, job: IndexJob, *args: Any, **options: Any) -> bool:
-            assert short is not None
-            began.append((job.file_id, short.has_ended))
-            return await super().add_chunks(job, *args, **options)
-
-    stores, files = WatchedStores(None), MemoryFileStore()
-    await stores.start()
-    await stores.create("greedy", a_store(1))
-    for name in "abc":
-        await add_file(files, stores, "greedy", name, "a few words")
-    precedence.note("greedy")
-    short = precedence.begin_short("other")
-    await IndexFiles(stores, files, PdfReader()).run_once()
-    assert sorted(began)[1:] == [("file-b", True), ("file-c", True)]
     await stores.aclose()
 
 

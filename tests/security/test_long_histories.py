@@ -24,23 +24,8 @@ AT_ONCE = 9000
 """One request may have 10,000 items."""
 
 READERS = 40
+FULL_LOAD_S = 2.0
 MODEL = "scripted-chat"
-SLACK_S = 0.03
-"""What a short request may wait in addition, as in test_other_tenants_waits."""
-
-LONG_SLACK_S = 0.1
-"""What a request of 40 ms may wait in addition. It took 1.4 s when threads had one queue for
-everybody, and 70 ms when long computations did not pause."""
-
-CONTINUATION_SLACK_S = 0.05
-"""What a short one may wait in addition. It took 3 to 7 ms in all, 16 to 33 ms when long
-computations did not pause, and 270 to 590 ms when all tenants together loaded four histories at a
-time; 3.4 s with histories of 18,000 items."""
-
-CREDIT_USED_UP_S = 2.0
-"""After so long, a tenant that computes all the time pauses for others. Until then, it has half of
-the interpreter's time: a request of 300 KB takes 2.3 times as long."""
-
 MAX_PAGE_S = 0.02
 """A page of 20 items took 30 to 160 ms when the whole history was read for it."""
 
@@ -103,9 +88,7 @@ def test_others_do_not_wait_while_a_long_history_is_listed(
     ]
     kept = tenants.other.post("/responses", json={"model": MODEL, "input": "hi"}).json()["id"]
     work = lambda: tenants.other.get(f"/responses/{kept}").raise_for_status()  # noqa: E731
-    with tenants.server.watch() as seen:
-        compare(tenants.server, tmp_path, work, attacks).check("a response", slack_s=SLACK_S)
-    assert seen.freeze_s < seen.max_freeze_s
+    compare(tenants.server, tmp_path, work, attacks).check("a response")
 
 
 def test_others_do_not_wait_while_a_long_conversation_grows(
@@ -118,9 +101,7 @@ def test_others_do_not_wait_while_a_long_conversation_grows(
     assert tenants.greedy.post(tenants.items, json=refused).status_code == 400
     attack = Attack(request_of(tenants.greedy, "POST", tenants.items, json=refused), READERS)
     work = lambda: tenants.other.post("/conversations", json={}).raise_for_status()  # noqa: E731
-    with tenants.server.watch() as seen:
-        compare(tenants.server, tmp_path, work, [attack]).check("a conversation", slack_s=SLACK_S)
-    assert seen.freeze_s < seen.max_freeze_s
+    compare(tenants.server, tmp_path, work, [attack]).check("a conversation")
 
 
 def test_a_page_costs_what_it_has(tenants: Tenants) -> None:
@@ -162,8 +143,8 @@ def test_others_hardly_wait_while_a_long_history_is_continued(
     items = [{"role": "user", "content": "word " * 100}] * 600
     body = {"model": MODEL, "input": items, "store": False}
     work = lambda: tenants.other.post("/responses", json=body).raise_for_status()  # noqa: E731
-    waits = compare(tenants.server, tmp_path, work, attacks, rounds=1, full_load_s=CREDIT_USED_UP_S)
-    waits.check("a request of 300 KB", slack_s=LONG_SLACK_S)
+    waits = compare(tenants.server, tmp_path, work, attacks, full_load_s=FULL_LOAD_S)
+    waits.check("a request of 300 KB")
 
 
 def test_others_hardly_wait_while_two_tenants_continue_long_histories(
@@ -181,5 +162,5 @@ def test_others_hardly_wait_while_two_tenants_continue_long_histories(
     begun = tenants.other.post("/responses", json=short).raise_for_status().json()["id"]
     body = continuation_of(begun)
     work = lambda: tenants.other.post("/responses", json=body).raise_for_status()  # noqa: E731
-    waits = compare(tenants.server, tmp_path, work, attacks, rounds=1, full_load_s=CREDIT_USED_UP_S)
-    waits.check("a short continuation", slack_s=CONTINUATION_SLACK_S)
+    waits = compare(tenants.server, tmp_path, work, attacks, full_load_s=FULL_LOAD_S)
+    waits.check("a short continuation")

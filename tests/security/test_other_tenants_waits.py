@@ -1,6 +1,6 @@
-"""What one tenant does hardly changes how long another one waits.
+"""Whatever one tenant does, short requests of another take at most 100 ms, and nothing freezes.
 
-`pytest -s` prints how many times its usual wait it is. ANTIPHON_TEST_GREEDY multiplies the sizes of
+`pytest -s` prints what was seen. ANTIPHON_TEST_GREEDY multiplies the sizes of
 files: with 10 they are those of the first attack that was measured, in which others waited for half
 a minute.
 """
@@ -21,7 +21,6 @@ import httpx
 import pytest
 from tests.security.other_tenant import (
     LIMIT_S,
-    SLACK_S,
     Attack,
     client_of,
     compare,
@@ -39,10 +38,6 @@ BIG_FILE = 1_600_000 * SIZE
 SITES = 40
 STREAMS = 200 * SIZE
 RUNS = 120 * SIZE
-LOOP_SLACK_S = 0.03
-"""What a response that needs only the loop may wait in addition: 45 ms before the loop was fair. So
-may other short work."""
-
 PAUSE_S = 0.04
 
 HANG = '@@script [[{"say": "Once"}, {"hang": 600}]]'
@@ -115,7 +110,7 @@ def check_short_work(
     """Check what takes only a few milliseconds, of clients that send it with and without pauses."""
     for pause_s, detail in ((0.0, ""), (PAUSE_S, ", with pauses")):
         waits = compare(server, folder, work, attacks, pause_s=pause_s)
-        waits.check(f"{name}{detail}", slack_s=min(SLACK_S, LOOP_SLACK_S))
+        waits.check(f"{name}{detail}")
 
 
 def test_an_upload_and_a_list_during_uploads_and_lists_of_many_files(
@@ -214,7 +209,7 @@ def test_a_response_during_compactions(tenants: Tenants, tmp_path: Path) -> None
     )
     work = lambda: respond(tenants.other)  # noqa: E731
     waits = compare(tenants.server, tmp_path, work, [Attack(attack, 40)])
-    waits.check("a response", slack_s=min(SLACK_S, LOOP_SLACK_S))
+    waits.check("a response")
 
 
 def test_a_response_during_streams_that_hang(tenants: Tenants, tmp_path: Path) -> None:
@@ -231,7 +226,7 @@ def test_a_background_response_during_those_that_hang(tenants: Tenants, tmp_path
     attack = request_of(tenants.greedy, "POST", "/responses", json=body)
     work = lambda: respond_in_background(tenants.other)  # noqa: E731
     attacks = [Attack(attack, RUNS, once=True)]
-    waits = compare(tenants.server, tmp_path, work, attacks, full_load_s=RUNS / 100, rounds=1)
+    waits = compare(tenants.server, tmp_path, work, attacks, full_load_s=RUNS / 100)
     waits.check(f"a background response during {RUNS}")
 
 

@@ -66,7 +66,6 @@ from antiphon.application.ports import Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.lengths import length_of
 from antiphon.application.support.lru_cache import LruCache, digest_of
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import MAX_THREADS, compute_in_thread
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
@@ -147,7 +146,7 @@ class TemplateRenderer(Renderer):
         """Return the prompt as texts and tokens, its images, and the conversation's digest."""
         entries = _entries(turn)
         digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
-        grouped = list(with_pauses(self.turn_cache.group_turns(entries, digests)))
+        grouped = list(self.turn_cache.group_turns(entries, digests))
         splice_points = self._splice_points_for(self._options_of(turn))
         pieces, image_urls = self._render_pieces(turn, grouped, splice_points)
         if pieces is None:
@@ -321,7 +320,7 @@ def chat_messages(
 
 def _entries(turn: Turn) -> list[Entry]:
     _, items = leading_instructions(turn.items)
-    return list(with_pauses(transcript(items, turn.tools)))
+    return list(transcript(items, turn.tools))
 
 
 def _without_tokens_unless_spliceable(
@@ -396,7 +395,7 @@ class _ChatMessages:
         )
         expanded = [each for entry in entries for each in _expand(entry)]
         parallel = self._capabilities.parallel_calls
-        for entry in with_pauses(expanded if parallel else _pair_calls_with_results(expanded)):
+        for entry in expanded if parallel else _pair_calls_with_results(expanded):
             if entry is None:
                 self._open_message = None
             elif isinstance(entry, CachedTurn):

@@ -15,7 +15,6 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from antiphon.application.support.pauses import with_pauses
 from antiphon.domain.errors import RequestError, SettingsError
 from antiphon.domain.json import Json
 
@@ -101,7 +100,7 @@ class ChatTemplate:
             "tools": tools or None,
         }
         try:
-            return "".join(with_pauses(self._templates[name].generate(variables)))
+            return self._templates[name].render(variables)
         except Exception as error:  # a template is a program and can fail in any way
             raise RequestError(
                 f"The model's chat template cannot render this conversation: {error}",

@@ -56,7 +56,6 @@ from antiphon.adapters.formats.turn_cache import (
 from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
@@ -149,8 +148,7 @@ class Renderer:
         digests = self._turn_cache.prefix_digests(turn.cache_salt, conversation)
         grouped = self._turn_cache.group_turns(conversation, digests)
         written = self._entries(turn, grouped, image_urls, functions_section)
-        all_entries = list(with_pauses(written))
-        entries = _drop_old_reasoning(all_entries)
+        entries = _drop_old_reasoning(list(written))
         pieces = [piece for entry in entries for piece in entry.pieces]
         pieces += [h.START, self._encoding.encode_fixed(ASSISTANT)]
         return _Written(pieces, image_urls, digests[-1])
@@ -396,7 +394,7 @@ def _drop_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
 def _conversation(turn: Turn) -> list[HarmonyMessage]:
     """Return the conversation's messages without its leading instructions."""
     _, rest = leading_instructions(turn.items)
-    return list(with_pauses(write_items(rest, turn.tools)))
+    return list(write_items(rest, turn.tools))
 
 
 def _author_of(message: HarmonyMessage) -> Author:

@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from itertools import islice
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from antiphon.application.ports import Clock, EventBatches, EventLog, WriteBatch
 from antiphon.application.support.event_batches import LONG_RUN, cut_batch
-from antiphon.application.support.fair_loop import LoopShare, current_share
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event
 
@@ -77,7 +76,7 @@ _CLOSED.is_over = True
 
 
 class _Rounds:
-    """Writes the events of a tenant's logs to the readers that are fed, once per turn of the loop.
+    """Writes the events of all logs to the readers that are fed, once per turn of the loop.
 
     An engine's step adds events to many logs. One callback for all of them costs much less than
     to wake up a task for each.
@@ -254,8 +253,7 @@ class MemoryEventLog(EventLog):
         self._finished_events = 0
         self._finished_bytes = 0
         self._expiry: asyncio.TimerHandle | None = None
-        self._rounds: WeakKeyDictionary[LoopShare, _Rounds] = WeakKeyDictionary()
-        self._rounds_of_all = _Rounds()
+        self._rounds = _Rounds()
         # Readers that have the log of a dropped run open still get its events. Only they keep the
         # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
@@ -277,15 +275,7 @@ class MemoryEventLog(EventLog):
         log = self._logs.get(response_id)
         if log is None:
             raise NotFound(f"There are no events of response {response_id!r}.")
-        return _Reader(log, max(after, -1) + 1, self._rounds_for(current_share()))
-
-    def _rounds_for(self, share: LoopShare | None) -> _Rounds:
-        if share is None:
-            return self._rounds_of_all
-        rounds = self._rounds.get(share)
-        if rounds is None:
-            rounds = self._rounds[share] = _Rounds()
-        return rounds
+        return _Reader(log, max(after, -1) + 1, self._rounds)
 
     async def drop(self, response_id: str) -> None:
         log = self._logs.get(response_id)

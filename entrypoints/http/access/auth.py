@@ -17,6 +17,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 from websockets.frames import CloseCode
 
+from antiphon.application.support.current_tenant import work_for
 from antiphon.domain import errors as er
 from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.domain.rights import check_scopes
@@ -81,9 +82,11 @@ class Authentication:
             raise er.RequestError("The path is too long.", code="invalid_value")
         if self._identities is None:
             scope["auth"] = ANYBODY
+            work_for(ANYBODY.tenant)
             return receive
         caller = await identify(self._identities, scope)
         scope["auth"] = caller
+        work_for(caller.tenant)
         if scope["type"] != ScopeType.WEBSOCKET:
             check_scopes(caller.policy, scope["method"], scope["path"])
             return receive

@@ -22,7 +22,6 @@ from antiphon.application.resources.files import (
     GetFileContent,
     ListFiles,
 )
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.api.forms import check_parts, read_form
@@ -174,7 +173,7 @@ def _encode_page(page: FilePage) -> bytes:
     return msgspec.json.encode(
         {
             "object": "list",
-            "data": [_to_json(file) for file in with_pauses(page.files)],
+            "data": [_to_json(file) for file in page.files],
             "first_id": page.files[0].id if page.files else None,
             "last_id": page.files[-1].id if page.files else None,
             "has_more": page.has_more,

@@ -25,7 +25,6 @@ from websockets.frames import CloseCode
 from antiphon.adapters.ids import new_id
 from antiphon.application.input.submission import Submission
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.application.support.precedence import running_precedence
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
@@ -177,9 +176,7 @@ class WebSocketSession:
                 raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
-        tenant = caller_of(self._socket).tenant
-        self._services.admission.check_room(tenant)
-        running_precedence().begin_response(tenant)  # it ends by itself
+        self._services.admission.check_room(caller_of(self._socket).tenant)
         strict = self._options.strict_unknown_fields
         decoded = await decode_in_thread(body, decode_body, strict=strict, envelope=ENVELOPE)
         request = decoded.request

@@ -131,19 +131,3 @@ def test_all_requests_get_a_slot_and_all_slots_come_back(
         assert (queue.waiting, [queue.held_by(tenant) for tenant in "abc"]) == (0, [0, 0, 0])
 
     asyncio.run(check())
-
-
-async def test_a_tenant_that_waits_without_a_slot_is_kept_out() -> None:
-    queue = FairQueue(1)
-    assert not queue.keeps_tenants_out
-    await queue.acquire("a")
-    second = asyncio.create_task(queue.acquire("a"))
-    await asyncio.sleep(0)
-    assert not queue.keeps_tenants_out
-    other = asyncio.create_task(queue.acquire("b"))
-    await asyncio.sleep(0)
-    assert queue.keeps_tenants_out
-    other.cancel()
-    second.cancel()
-    await asyncio.wait([other, second])
-    assert not queue.keeps_tenants_out

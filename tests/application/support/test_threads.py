@@ -7,13 +7,13 @@ import threading
 from contextvars import copy_context
 from typing import Any
 
-from antiphon.application.support.fair_loop import take_loop_share
+from antiphon.application.support.current_tenant import work_for
 from antiphon.application.support.threads import compute_in_thread, run_in_thread
 
 
 def start(tenant: str, work: Any) -> asyncio.Task[Any]:
     async def compute() -> Any:
-        await take_loop_share(tenant)
+        work_for(tenant)
         return await compute_in_thread(work)
 
     return asyncio.get_running_loop().create_task(compute(), context=copy_context())
@@ -70,7 +70,7 @@ async def test_a_request_finishes_its_steps_before_much_younger_ones_begin() -> 
     done: list[tuple[int, int]] = []
 
     async def take_steps(request: int) -> None:
-        await take_loop_share("busy")
+        work_for("busy")
         for step in range(4):
             await compute_in_thread(done.append, (request, step))
 

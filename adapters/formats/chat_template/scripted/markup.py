@@ -43,7 +43,6 @@ from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache, digest_of
-from antiphon.application.support.pauses import with_pauses
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
@@ -186,9 +185,9 @@ class ScriptedRenderer(Renderer):
             prompt.add(MessageEntry("system", [("text", turn.instructions)]))
         for message in turn.previous_messages:
             prompt.add(_previous_message(message))
-        entries = list(with_pauses(transcript(turn.items, turn.tools)))
+        entries = list(transcript(turn.items, turn.tools))
         digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
-        for entry in with_pauses(self.turn_cache.group_turns(entries, digests)):
+        for entry in self.turn_cache.group_turns(entries, digests):
             if isinstance(entry, CachedTurn):
                 prompt.add_cached_turn(entry)
             else:
@@ -207,7 +206,7 @@ class ScriptedRenderer(Renderer):
         if cached is not None:
             return cached
         ids: list[int] = []
-        for portion in with_pauses(TOKENIZER.encode_in_portions(text.decode())):
+        for portion in TOKENIZER.encode_in_portions(text.decode()):
             ids += portion
             check_length(len(ids), max_tokens)
         cached = token_array(ids)
