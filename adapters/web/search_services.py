@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlencode
@@ -45,11 +46,13 @@ class SearchService(Protocol):
     refusal_hint: str
     """What the operator should check if the service answers 401 or 403."""
 
+    @abstractmethod
     def build_request(
         self, query: str, limit: int, domains: DomainFilter, location: Json | None
     ) -> SearchRequest:
         """Return the request for a query of one line. The results are filtered later."""
 
+    @abstractmethod
     def parse_results(self, answer: bytes) -> list[WebResult]:
         """Return the results in an answer. Raises: msgspec.DecodeError."""
 

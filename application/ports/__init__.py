@@ -26,6 +26,9 @@ ReadPdf                    the text of a PDF
 AuditLog                   a record of each call of a tool
 Meter                      what operators count and time
 
+Each port is a Protocol. Its abstract methods must be implemented: the server does not start with a
+class that lacks one. Any other method has a default, in its body or its docstring.
+
 A method that opens something raises an error that a status code can report before it returns the
 first result. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases its
 resources.

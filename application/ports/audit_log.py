@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from msgspec import Struct
@@ -33,10 +34,14 @@ class AuditLog(Protocol):
     """Keeps the records of calls, outside of the store."""
 
     async def start(self) -> None:
-        """Open the log. Raises: SettingsError if nothing can be written to it."""
+        """Open the log. Does nothing by default.
 
+        Raises: SettingsError if nothing can be written to it.
+        """
+
+    @abstractmethod
     def record(self, call: ToolCallRecord) -> None:
         """Add a record, with the time. It is written soon; this neither waits nor raises."""
 
     async def aclose(self) -> None:
-        """Write all records that can be written."""
+        """Write all records that can be written. Does nothing by default."""

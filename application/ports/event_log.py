@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -14,10 +15,13 @@ WriteBatch = Callable[[Sequence[Event]], Awaitable[None] | None]
 class EventBatches(Protocol):
     """Events of one run, read once, in batches of those that are ready."""
 
+    @abstractmethod
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]: ...
 
+    @abstractmethod
     async def __anext__(self) -> Sequence[Event]: ...
 
+    @abstractmethod
     async def aclose(self) -> None: ...
 
     async def forward(self, write: WriteBatch) -> None:
@@ -38,15 +42,18 @@ class EventLog(Protocol):
     tasks run in between. A terminal event ends every reader.
     """
 
+    @abstractmethod
     async def create(self, response_id: str) -> None:
         """Start an empty log. It may replace an abandoned one."""
 
+    @abstractmethod
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
         """Add events; their numbers start at 0 and continue those before them.
 
         Does nothing if the log does not exist and no reader has it open.
         """
 
+    @abstractmethod
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         """Return the events after number `after`, then live ones, up to a terminal event.
 
@@ -54,9 +61,11 @@ class EventLog(Protocol):
         never reach it. Raises: NotFound, before the first batch.
         """
 
+    @abstractmethod
     async def drop(self, response_id: str) -> None:
         """Remove the log, if it exists. Readers that have it open still read to its end."""
 
+    @abstractmethod
     async def abandon(self, response_id: str) -> None:
         """Remove a log that gets no terminal event here, because this server stopped its run.
 

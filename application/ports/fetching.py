@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -24,6 +25,7 @@ class FetchResult(Struct, frozen=True, kw_only=True):
 class Fetcher(Protocol):
     """Makes all outgoing HTTP requests that a client can cause."""
 
+    @abstractmethod
     async def fetch(
         self,
         url: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -48,11 +49,14 @@ class FileStore(Protocol):
     the store fails.
     """
 
+    @abstractmethod
     async def start(self) -> None:
         """Open the store and check that it is writable. Raises: SettingsError."""
 
+    @abstractmethod
     async def aclose(self) -> None: ...
 
+    @abstractmethod
     async def add(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
     ) -> None:
@@ -61,9 +65,11 @@ class FileStore(Protocol):
         The limit is exact, however many files are added at the same time.
         """
 
+    @abstractmethod
     async def usage(self, tenant: str) -> FileUsage:
         """Return what the tenant has."""
 
+    @abstractmethod
     async def page(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         """Return a page of the tenant's files, in the order of their ages.
 
@@ -71,21 +77,26 @@ class FileStore(Protocol):
         to the page. Raises: NotFound if there is no file `after` with the purpose.
         """
 
+    @abstractmethod
     async def list_all(self, tenant: str) -> list[StoredFile]:
         """Return all files, oldest first."""
 
+    @abstractmethod
     async def get(self, tenant: str, file_id: str) -> StoredFile:
         """Raises: NotFound."""
 
+    @abstractmethod
     async def content(self, tenant: str, file_id: str) -> bytes:
         """Raises: NotFound."""
 
+    @abstractmethod
     def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
         """Yield the content in pieces, only a few of them in memory at a time.
 
         Raises: NotFound, with the first piece.
         """
 
+    @abstractmethod
     async def delete(self, tenant: str, file_id: str) -> None:
         """Raises: NotFound."""
 
@@ -93,5 +104,6 @@ class FileStore(Protocol):
 class ReadPdf(Protocol):
     """Reads PDFs, of which those of one tenant do not keep the others waiting."""
 
+    @abstractmethod
     async def __call__(self, content: bytes, *, tenant: str) -> str:
         """Return the text of all pages. Raises: DocumentError, which says what to do."""

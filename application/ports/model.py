@@ -24,6 +24,7 @@ from antiphon.domain.usage import TurnUsage
 class TurnProgress(Protocol):
     """What a model has written of a turn so far, for a server that goes on with the turn."""
 
+    @abstractmethod
     def begin(
         self, model: str, input_tokens: int, *, resumes: bool = True, trims: bool = False
     ) -> Sequence[Step]:
@@ -36,6 +37,7 @@ class TurnProgress(Protocol):
         model has written what readers have seen.
         """
 
+    @abstractmethod
     def add(self, step: Step) -> None:
         """Record the next step. The steps that `begin` returned come first; they are known."""
 
@@ -121,8 +123,10 @@ class Parser(Protocol):
     """Whether the model can be shown the output again as it wrote it: the parser repaired nothing
     and returned all of it."""
 
+    @abstractmethod
     def feed(self, step: Step) -> list[Delta]: ...
 
+    @abstractmethod
     def end(self) -> list[Delta]:
         """Return the remaining deltas; nothing is fed afterwards."""
 
@@ -151,11 +155,14 @@ class Format(Protocol):
     only_answers_end_turns: bool = False
     """Whether a user message leaves a turn unfinished, so that its reasoning is still shown."""
 
+    @abstractmethod
     async def render(self, turn: Turn) -> Prompt:
         """Return the prompt. Raises: RequestError for input that this model does not support."""
 
+    @abstractmethod
     def make_parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
 
+    @abstractmethod
     def remember(
         self,
         turn: Turn,
@@ -170,6 +177,7 @@ class Format(Protocol):
         A later prompt with these items then continues this prompt and its output exactly.
         """
 
+    @abstractmethod
     def constraint(self, turn: Turn) -> Constraint | None:
         """Return the constraint that enforces tool choice, strict tools and the text format.
 
@@ -181,6 +189,7 @@ class Format(Protocol):
         """Return the text of tokens, special tokens included, for people."""
         return ""
 
+    @abstractmethod
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
         """Return a prompt or an output as the format's own messages, each with its tokens.
 
@@ -212,8 +221,10 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 class Steps(Protocol):
     """The steps of a run, read once; `aclose` aborts the run if it has not ended."""
 
+    @abstractmethod
     def __aiter__(self) -> AsyncIterator[Step]: ...
 
+    @abstractmethod
     async def aclose(self) -> None: ...
 
 
@@ -238,34 +249,39 @@ class Engine(Protocol):
     """
 
     async def start(self) -> None:
-        """Load the model; after `aclose`, again.
+        """Load the model; after `aclose`, again. Does nothing by default.
 
         Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
         but may be later.
         """
 
     async def aclose(self) -> None:
-        """Release what `start` took, if anything; it may be called again."""
+        """Release what `start` took; it may be called again. Does nothing by default."""
 
     @property
+    @abstractmethod
     def models(self) -> Sequence[str]:
         """The model names that the engine serves, the base model first."""
 
     @property
+    @abstractmethod
     def context_length(self) -> int:
         """The maximum number of tokens of prompt and output together."""
 
     @property
+    @abstractmethod
     def sampling_defaults(self) -> Mapping[str, Any]:
         """The model's own sampling defaults, as fields of Sampling; may be empty."""
 
     @property
+    @abstractmethod
     def reads_images(self) -> bool:
         """Whether prompts may contain images."""
 
     async def check(self) -> None:
-        """Raises: EngineDead when no request can be served."""
+        """Raises: EngineDead when no request can be served; never by default."""
 
+    @abstractmethod
     async def prepare(self, prompt: Prompt) -> Prompt:
         """Return the prompt as it will run, with all tokens of each image.
 
@@ -307,6 +323,7 @@ class Engine(Protocol):
         """Whether `generate` can go on after tokens that were generated before, on any server."""
         return False
 
+    @abstractmethod
     async def generate(self, request: EngineRequest) -> Steps:
         """Admit the run and return its steps; only the last one has `finish`.
 
@@ -389,9 +406,11 @@ class ModelTurn(Protocol):
     step aborts the run and affects no other turn.
     """
 
+    @abstractmethod
     def __aiter__(self) -> AsyncGenerator[list[Delta]]: ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """End the turn, started or not. Does nothing by default."""
 
     def record_items(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
         """Record which items this turn became; called if it ended with `stop`.
@@ -402,7 +421,11 @@ class ModelTurn(Protocol):
         return
 
     def messages(self) -> tuple[list[Json], list[Json]]:
-        """Return the turn's input and output so far, as JSON in the shape of the format."""
+        """Return the turn's input and output so far, as JSON in the shape of the format.
+
+        By default, there are none.
+        """
+        return [], []
 
     def tokens_used(self) -> Sequence[TurnUsage]:
         """Return the tokens used so far. After the end, they are those of the TurnEnd."""
@@ -427,18 +450,22 @@ class Model(Protocol):
     """
 
     @property
+    @abstractmethod
     def names(self) -> Sequence[str]:
         """The names that requests may use: at least one, without duplicates."""
 
     @property
+    @abstractmethod
     def format_name(self) -> str:
         """The name of its format, for people."""
 
     @property
+    @abstractmethod
     def reads_images(self) -> bool:
         """Whether a turn's items may contain images."""
 
     @property
+    @abstractmethod
     def efforts(self) -> Sequence[str]:
         """The values of `reasoning.effort` that the model knows; may be empty."""
 
@@ -448,31 +475,34 @@ class Model(Protocol):
         return False
 
     @property
+    @abstractmethod
     def context_length(self) -> int:
         """The maximum number of tokens of prompt and output together."""
 
     @property
+    @abstractmethod
     def sampling_defaults(self) -> Mapping[str, Any]:
         """The model's own sampling defaults, as fields of Sampling; may be empty."""
 
     async def start(self) -> None:
-        """Load the model; after `aclose`, again.
+        """Load the model; after `aclose`, again. Does nothing by default.
 
         Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
         but may be later.
         """
 
     async def aclose(self) -> None:
-        """Release what `start` took, if anything; it may be called again."""
+        """Release what `start` took; it may be called again. Does nothing by default."""
 
     async def check(self) -> None:
-        """Raises: EngineDead when no request can be served."""
+        """Raises: EngineDead when no request can be served; never by default."""
 
     @property
     def is_dead(self) -> bool:
         """Whether it can serve nothing more until it is closed and started again."""
         return False
 
+    @abstractmethod
     async def count(self, turn: Turn) -> int:
         """Return the number of the turn's input tokens, even if they exceed the context.
 
@@ -491,6 +521,7 @@ class Model(Protocol):
         """
         return ()
 
+    @abstractmethod
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
     ) -> ModelTurn:

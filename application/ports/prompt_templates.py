@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from antiphon.domain.prompt_templates import PromptTemplate
@@ -11,7 +12,11 @@ class PromptTemplates(Protocol):
     """Templates that requests name in `prompt`."""
 
     async def start(self) -> None:
-        """Load the templates. Raises: SettingsError for a template that cannot be used."""
+        """Load the templates. Does nothing by default.
 
+        Raises: SettingsError for a template that cannot be used.
+        """
+
+    @abstractmethod
     async def get(self, prompt_id: str, version: str | None) -> PromptTemplate | None:
         """Return that version, or the newest if `version` is None; None if it does not exist."""

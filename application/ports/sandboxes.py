@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -62,15 +63,19 @@ class Sandbox(Protocol):
     """It is closed after this many seconds without use."""
 
     @property
+    @abstractmethod
     def last_active_at(self) -> int: ...
 
+    @abstractmethod
     async def start(self) -> None:
         """Allocate its resources now. Raises: SandboxesBusy."""
 
+    @abstractmethod
     async def run(self, code: str) -> CodeResult:
         """Run Python. An error in the code is a result. If the sandbox lost its state, the logs say
         so."""
 
+    @abstractmethod
     def command(
         self, command: str, *, timeout_s: float | None = None
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
@@ -80,20 +85,25 @@ class Sandbox(Protocol):
         and leaves no process behind. If the sandbox lost its state, `stderr` says so.
         """
 
+    @abstractmethod
     async def put(self, name: str, content: bytes) -> None:
         """Write a file into its folder. Raises: SandboxError for an invalid name."""
 
+    @abstractmethod
     async def files(self) -> list[SandboxFile]:
         """Return its files, 1000 at most; an unused sandbox has none."""
 
+    @abstractmethod
     def pieces(self, path: str, *, max_bytes: int | None = None) -> AsyncGenerator[bytes]:
         """Yield a file's content in pieces, up to `max_bytes`, or up to what its disk can hold.
 
         Raises: SandboxError, with the first piece.
         """
 
+    @abstractmethod
     async def remove(self, path: str) -> None: ...
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Delete the sandbox and stop everything that runs in it."""
 
@@ -101,11 +111,14 @@ class Sandbox(Protocol):
 class Sandboxes(Protocol):
     """The sandboxes of all tenants. Idle sandboxes are closed after some time."""
 
+    @abstractmethod
     async def start(self) -> None:
         """Check that code cannot leave a sandbox. Raises: SettingsError, which says what to do."""
 
+    @abstractmethod
     async def aclose(self) -> None: ...
 
+    @abstractmethod
     def open(self, tenant: str, kind: SandboxSpec = ...) -> Sandbox:
         """Return a new sandbox. It allocates its resources on its first use.
 
@@ -113,8 +126,10 @@ class Sandboxes(Protocol):
         closed.
         """
 
+    @abstractmethod
     def find(self, tenant: str, sandbox_id: str) -> Sandbox | None:
         """Return the tenant's sandbox with this id, or None."""
 
+    @abstractmethod
     def list_all(self, tenant: str) -> list[Sandbox]:
         """Return a tenant's sandboxes, oldest first."""

@@ -3,6 +3,7 @@ and their use."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
@@ -118,14 +119,18 @@ class ResponseStore(Protocol):
         """Whether what it has is still there when this server is not: another may go on then."""
         return True
 
+    @abstractmethod
     async def start(self) -> None:
         """Open, migrate, and check that a write can be read back. Raises: SettingsError."""
 
+    @abstractmethod
     async def aclose(self) -> None: ...
 
+    @abstractmethod
     async def check(self) -> None:
         """Raises: StoreError when nothing can be written now."""
 
+    @abstractmethod
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         """Store a new response with its run's job and first events; its status is not terminal yet.
 
@@ -136,6 +141,7 @@ class ResponseStore(Protocol):
         Idempotency-Key.
         """
 
+    @abstractmethod
     async def finish(
         self,
         lease: Lease,
@@ -154,15 +160,18 @@ class ResponseStore(Protocol):
         response's input and output to it unless the response failed (`Response.keeps_items`).
         """
 
+    @abstractmethod
     async def get(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
 
+    @abstractmethod
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         """Return a page of the tenant's responses, with the state that `get` has.
 
         Long responses may not fill the memory. Raises: NotFound if there is no `after`.
         """
 
+    @abstractmethod
     async def input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
@@ -173,15 +182,18 @@ class ResponseStore(Protocol):
         NotInList if there is no `after`.
         """
 
+    @abstractmethod
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
         """Return all `input_items` followed by the response's output. Raises: NotFound."""
 
+    @abstractmethod
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         """Return the newest item with this id, from any response or conversation. Raises: NotFound.
 
         It exists until the last response and conversation that have it are deleted.
         """
 
+    @abstractmethod
     async def delete(self, tenant: str, response_id: str) -> None:
         """Delete the response, its log, its job and its Idempotency-Key.
 
@@ -189,8 +201,10 @@ class ResponseStore(Protocol):
         delivered. A conversation that it has claimed becomes free. Raises: NotFound.
         """
 
+    @abstractmethod
     async def usage(self, tenant: str) -> StorageUsage: ...
 
+    @abstractmethod
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         """Delete expired responses as `delete` does, the logs of runs that ended `keep_events_s`
         ago, and expired Idempotency-Keys.
@@ -199,6 +213,7 @@ class ResponseStore(Protocol):
         response does not expire, nor does a response in a conversation.
         """
 
+    @abstractmethod
     async def create_conversation(
         self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
     ) -> None:
@@ -207,20 +222,25 @@ class ResponseStore(Protocol):
         Raises: StoreError, and stores nothing, if the tenant has a conversation with this id.
         """
 
+    @abstractmethod
     async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
         """Return a page of the tenant's conversations. Raises: NotFound if there is no `after`."""
 
+    @abstractmethod
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         """Raises: NotFound."""
 
+    @abstractmethod
     async def update_conversation(
         self, tenant: str, conversation_id: str, metadata: Mapping[str, str]
     ) -> Conversation:
         """Replace the metadata and return the conversation. Raises: NotFound."""
 
+    @abstractmethod
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         """Delete the conversation and its items; responses keep their own. Raises: NotFound."""
 
+    @abstractmethod
     async def conversation_items(
         self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
@@ -229,19 +249,23 @@ class ResponseStore(Protocol):
         Raises: NotFound; NotInList if there is no `after`.
         """
 
+    @abstractmethod
     async def conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> StoredItem:
         """Return the last item of the conversation that has this id. Raises: NotFound."""
 
+    @abstractmethod
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         """Append items. Raises: NotFound; ConversationLocked while the conversation is claimed."""
 
+    @abstractmethod
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
         """Remove all items with this id from this conversation only. Raises: NotFound."""
 
+    @abstractmethod
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
@@ -252,6 +276,7 @@ class ResponseStore(Protocol):
         ConversationLocked.
         """
 
+    @abstractmethod
     async def release(
         self,
         tenant: str,
@@ -294,15 +319,18 @@ class RunStore(Protocol):
     `beat`, by a clock that is never set. Raises: StoreError.
     """
 
+    @abstractmethod
     def beat(self, owner: str, ttl_s: float) -> None:
         """Keep the owner alive for `ttl_s` from now.
 
         Blocks: the caller is a separate thread, so that it runs while the event loop is busy.
         """
 
+    @abstractmethod
     async def leave(self, owner: str) -> None:
         """Declare the owner dead: other servers may lease its runs immediately."""
 
+    @abstractmethod
     async def lease_runs(
         self,
         owner: str,
@@ -322,9 +350,11 @@ class RunStore(Protocol):
         only have lost its connection to the store and still be running them.
         """
 
+    @abstractmethod
     async def count_waiting(self) -> int:
         """Return how many runs of all tenants wait for a server."""
 
+    @abstractmethod
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         """Lease a run under a higher epoch, even if its owner is alive; None if it has ended.
 
@@ -332,12 +362,15 @@ class RunStore(Protocol):
         NotFound.
         """
 
+    @abstractmethod
     async def give_back(self, lease: Lease) -> bool:
         """Let the run wait for another owner. Return False if the lease is void."""
 
+    @abstractmethod
     async def held_leases(self, owner: str) -> list[Lease]:
         """Return the owner's valid leases."""
 
+    @abstractmethod
     async def append(self, lease: Lease, events: EventChunk) -> bool:
         """Add events to a log that was created with its response; a log has no gaps.
 
@@ -346,6 +379,7 @@ class RunStore(Protocol):
         first number does not follow the last one, and for a response without a log.
         """
 
+    @abstractmethod
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
@@ -356,6 +390,7 @@ class RunStore(Protocol):
         when its run has ended. Raises: NotFound for an unknown response, or one without a log here.
         """
 
+    @abstractmethod
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
     ) -> None:
@@ -381,6 +416,7 @@ class IdempotencyStore(Protocol):
     Raises: StoreError.
     """
 
+    @abstractmethod
     async def reserve(
         self,
         tenant: str,
@@ -398,6 +434,7 @@ class IdempotencyStore(Protocol):
         the response. The response that has the key may reserve it again.
         """
 
+    @abstractmethod
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         """Free the key, if this response has it and is not stored."""
 
@@ -405,6 +442,7 @@ class IdempotencyStore(Protocol):
 class Outbox(Protocol):
     """Webhook deliveries from `finish`, until they succeed or are given up. Raises: StoreError."""
 
+    @abstractmethod
     async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         """Claim and return due deliveries, longest due first. A new delivery is due immediately.
 
@@ -413,9 +451,11 @@ class Outbox(Protocol):
         be deleted or swept.
         """
 
+    @abstractmethod
     async def delay(self, delivery_id: str, seconds: float) -> None:
         """Make it due `seconds` from now; it may be gone already."""
 
+    @abstractmethod
     async def remove(self, delivery_id: str) -> None:
         """Delete it; it may be gone already."""
 
@@ -434,18 +474,23 @@ class ApiKey(Struct, frozen=True, kw_only=True):
 class KeyStore(Protocol):
     """The API keys of all tenants. Raises: StoreError."""
 
+    @abstractmethod
     async def add_key(self, key: ApiKey) -> None:
         """Store a new key. Raises: StoreError if this id or this hash exists."""
 
+    @abstractmethod
     async def keys(self) -> list[ApiKey]:
         """Return all keys, oldest first; keys of the same age in the order of their addition."""
 
+    @abstractmethod
     async def key(self, hash: bytes) -> ApiKey | None:
         """Return the key with this hash, or None."""
 
+    @abstractmethod
     async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
         """Replace a key's policy. Return False if this id does not exist."""
 
+    @abstractmethod
     async def revoke_key(self, key_id: str) -> bool:
         """Delete a key. Return False if this id does not exist."""
 
@@ -496,6 +541,7 @@ class KeyUsage(Struct, frozen=True, kw_only=True):
 class UsageStore(Protocol):
     """What each API key has used, and the slots of its runs. Raises: StoreError."""
 
+    @abstractmethod
     async def reserve_usage(
         self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
     ) -> KeyUsage:
@@ -507,6 +553,7 @@ class UsageStore(Protocol):
         twice.
         """
 
+    @abstractmethod
     async def settle_usage(
         self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
     ) -> bool:
@@ -523,6 +570,7 @@ class SharedValues(Protocol):
     Raises: StoreError.
     """
 
+    @abstractmethod
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None
     ) -> bytes:
@@ -539,12 +587,14 @@ class TraceStore(Protocol):
     Raises: StoreError.
     """
 
+    @abstractmethod
     async def save_trace(self, lease: Lease, trace: bytes) -> bool:
         """Store the trace of the response in place of an earlier one; it may be any bytes.
 
         Return False, and write nothing, if the lease is void.
         """
 
+    @abstractmethod
     async def trace(self, tenant: str, response_id: str) -> bytes | None:
         """Return the trace, or None if the response has none. Raises: NotFound."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -46,12 +47,15 @@ ReadGauge = Callable[[], Awaitable[Mapping[Labels, float]]]
 class Meter(Protocol):
     """Counts and times what the server does. No method waits or raises."""
 
+    @abstractmethod
     def add(self, counter: Instrument, value: float = 1, labels: Labels = ()) -> None:
         """Add to a counter; `labels` has a value for each of its labels, in order."""
 
+    @abstractmethod
     def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None:
         """Add a value, in the unit of the histogram."""
 
+    @abstractmethod
     def watch(self, gauge: Instrument, read: ReadGauge) -> None:
         """Call `read` whenever somebody asks for the metrics."""
 

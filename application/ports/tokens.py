@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -22,12 +23,14 @@ class TokenVerifier(Protocol):
     """Verifies the tokens of one issuer: signature, issuer, audience, and times."""
 
     @property
+    @abstractmethod
     def keys_version(self) -> int:
         """A number that changes with the issuer's keys.
 
         A token that was verified at another version must be verified again.
         """
 
+    @abstractmethod
     async def verify(self, token: str) -> VerifiedToken:
         """Verify a token, which may be any text.
 

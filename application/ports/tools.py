@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ class ToolSession(Protocol):
     time that the operator sets.
     """
 
+    @abstractmethod
     async def tools(self) -> tuple[Json, ...]:
         """Return the tools as `mcp_list_tools` shows them; they are the same in every session.
 
@@ -32,6 +34,7 @@ class ToolSession(Protocol):
         Raises: ToolServerError.
         """
 
+    @abstractmethod
     async def call(self, name: str, arguments: Json) -> ToolResult:
         """Call a tool once, without retries. A failure is a result too.
 
@@ -39,6 +42,7 @@ class ToolSession(Protocol):
         any name and arguments; an error is an object with a `type`.
         """
 
+    @abstractmethod
     async def aclose(self) -> None:
         """End the session, used or not. Other sessions continue."""
 
@@ -57,16 +61,21 @@ class ToolServer(Protocol):
     """The calls that need an approval, whatever a request says: "always", "never" or rules by name
     (docs/reference/api.md#mcp-servers)."""
 
+    @abstractmethod
     def session(self) -> ToolSession:
         """Return a session for one response; many may be open at the same time."""
 
     async def aclose(self) -> None:
-        """Stop everything that runs. All sessions are closed before; there may have been none."""
+        """Stop everything that runs. Does nothing by default.
+
+        All sessions are closed before; there may have been none.
+        """
 
 
 class ToolServers(Protocol):
     """The MCP servers and ToolServers whose tools this server calls."""
 
+    @abstractmethod
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
         """Return the server with the operator's settings for it, or None if it cannot be called
         here and so has no effect.
@@ -74,8 +83,10 @@ class ToolServers(Protocol):
         Raises: RequestError for a field below `path` that this kind of server may not have.
         """
 
+    @abstractmethod
     def session(self, server: McpTool) -> ToolSession:
         """Return a session with a server that `resolve` returned."""
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Stop everything that runs. All sessions are closed before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -76,14 +77,18 @@ class VectorStores(Protocol):
     any method, when the store fails; NotFound for an unknown vector store, file or batch.
     """
 
+    @abstractmethod
     async def start(self) -> None:
         """Open. Raises: SettingsError."""
 
+    @abstractmethod
     async def aclose(self) -> None: ...
 
+    @abstractmethod
     async def create(self, tenant: str, store: VectorStore) -> None:
         """Create a vector store. Its file counts are computed; those of `store` are ignored."""
 
+    @abstractmethod
     async def list_stores(
         self, tenant: str, query: VectorPageQuery | None = None
     ) -> list[VectorStore]:
@@ -92,21 +97,28 @@ class VectorStores(Protocol):
         Raises: NotInList.
         """
 
+    @abstractmethod
     async def count_stores(self, tenant: str) -> int: ...
 
+    @abstractmethod
     async def get(self, tenant: str, store_id: str) -> VectorStore: ...
 
+    @abstractmethod
     async def update(self, tenant: str, store: VectorStore) -> None:
         """Replace the vector store of this id, but not its files."""
 
+    @abstractmethod
     async def touch(self, tenant: str, store: VectorStore) -> None:
         """Set its `last_active_at` and `expires_at`, and nothing else."""
 
+    @abstractmethod
     async def delete(self, tenant: str, store_id: str) -> None: ...
 
+    @abstractmethod
     async def usage_bytes(self, tenant: str) -> int:
         """Return the total size of the tenant's files, as far as they are indexed."""
 
+    @abstractmethod
     async def add_files(
         self,
         tenant: str,
@@ -117,6 +129,7 @@ class VectorStores(Protocol):
     ) -> None:
         """Add all files or none, with due jobs. A file that the store already has is replaced."""
 
+    @abstractmethod
     async def files(
         self,
         tenant: str,
@@ -132,25 +145,33 @@ class VectorStores(Protocol):
         NotInList.
         """
 
+    @abstractmethod
     async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile: ...
 
+    @abstractmethod
     async def set_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: Json
     ) -> StoreFile: ...
 
+    @abstractmethod
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None: ...
 
+    @abstractmethod
     async def forget_file(self, tenant: str, file_id: str) -> None:
         """Remove the file from all vector stores of the tenant; it may be in none."""
 
+    @abstractmethod
     async def texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
         """Return the file's text in pieces, without the overlaps of its chunks."""
 
+    @abstractmethod
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch: ...
 
+    @abstractmethod
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """Cancel the files of the batch that are not indexed yet; their jobs become void."""
 
+    @abstractmethod
     async def claim_due(
         self,
         *,
@@ -166,9 +187,11 @@ class VectorStores(Protocol):
         Only one of several concurrent callers gets a job. After `claim_s`, the job is due again.
         """
 
+    @abstractmethod
     async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
         """Extend the claim to `seconds` from now. Return False if the job is void."""
 
+    @abstractmethod
     async def add_chunks(
         self, job: IndexJob, chunks: Sequence[TextChunk], vectors: Vectors | None, *, first: bool
     ) -> bool:
@@ -178,9 +201,11 @@ class VectorStores(Protocol):
         the job is void.
         """
 
+    @abstractmethod
     async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
         """Mark the file as indexed, or as failed with `error`. Return False if the job is void."""
 
+    @abstractmethod
     async def search(
         self,
         tenant: str,
@@ -200,6 +225,7 @@ class VectorStores(Protocol):
         score; an opposite vector has the score 0. An unknown store has no passages.
         """
 
+    @abstractmethod
     async def sweep(self, now: float, *, limit: int) -> int:
         """Erase removed data and the files of expired stores, up to about `limit` chunks.
 
@@ -211,9 +237,14 @@ class Embeddings(Protocol):
     """A model that makes vectors of texts. Raises: EmbeddingsError, from any method."""
 
     async def start(self) -> None:
-        """Check with one request that it answers. Raises: SettingsError."""
+        """Check with one request that it answers. Does nothing by default.
 
-    async def aclose(self) -> None: ...
+        Raises: SettingsError.
+        """
 
+    async def aclose(self) -> None:
+        """Release what it holds. Does nothing by default."""
+
+    @abstractmethod
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a vector for each of the texts."""

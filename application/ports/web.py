@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -87,11 +88,12 @@ class Web(Protocol):
     """Whether it sends requests to other machines."""
 
     async def start(self) -> None:
-        """Open. Raises: SettingsError."""
+        """Open. Does nothing by default. Raises: SettingsError."""
 
     async def aclose(self) -> None:
-        """Release all resources, if it was started."""
+        """Release all resources, if it was started. Does nothing by default."""
 
+    @abstractmethod
     async def search(
         self,
         query: str,
@@ -107,6 +109,7 @@ class Web(Protocol):
         returns the page of each URL, if it can be read.
         """
 
+    @abstractmethod
     async def read(self, url: str, *, tenant: str) -> WebPage:
         """Return the page at `url`; the operator limits the length of its text.
 

@@ -8,7 +8,7 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -51,10 +51,14 @@ def load_instance(
     decode, usually a Struct, it also gets the `options` of the settings file, decoded and checked.
     `options` of a class without that parameter are an error.
 
-    Raises: SettingsError, as `load_value`; it names an option that the class does not accept, and
-    shows no value of an option.
+    Raises: SettingsError, as `load_value`; it names all methods that a class with a port as base
+    lacks, or an option that the class does not accept, and shows no value of an option.
     """
     own_class = load_value(path, what=what)
+    if missing := getattr(own_class, "__abstractmethods__", ()):
+        raise SettingsError(
+            f"{what} {path!r} is incomplete: it has no {', '.join(sorted(missing))}."
+        )
     secrets = tuple(_texts_of(options))
     with _as_settings_error(f"{what} {path!r} cannot be constructed", secrets):
         parameters = inspect.signature(own_class).parameters
@@ -72,20 +76,47 @@ def load_instance(
 
 
 def check_port(own: object, port: type, *, what: str) -> None:
-    """Raises: SettingsError if the instance lacks a method of its port.
+    """Check an instance whose class may not have the port as base.
 
-    Only methods, since properties may be unknown before `start`.
+    Raises: SettingsError, which names all methods and properties of the port that it lacks, or the
+    first method that does not take the port's arguments.
     """
-    missing = [name for name in _methods_of(port) if not hasattr(own, name)]
-    if missing:
-        raise SettingsError(f"{what} is not a {port.__name__}: it has no {', '.join(missing)}.")
+    members = {
+        name: member
+        for name in dir(port)
+        if not name.startswith("_")
+        and (callable(member := getattr(port, name)) or isinstance(member, property))
+    }
+    if missing := [name for name in members if not _has(own, name)]:
+        raise SettingsError(
+            f"{what} does not implement {port.__name__}: it has no {', '.join(missing)}."
+        )
+    for name, promised in members.items():
+        if callable(promised) and (refusal := _refusal(getattr(own, name), promised)):
+            raise SettingsError(
+                f"{what} does not implement {port.__name__}: {name}() has {refusal}."
+            )
 
 
-def _methods_of(port: type) -> Iterator[str]:
-    for parent in port.__mro__[:-1]:
-        for name, value in vars(parent).items():
-            if not name.startswith("_") and callable(value):
-                yield name
+def _has(own: object, name: str) -> bool:
+    """Return whether it has the member. A property is not read: `start` may have to come first."""
+    try:
+        inspect.getattr_static(own, name)
+    except AttributeError:
+        return hasattr(own, name)  # from `__getattr__`
+    return True
+
+
+def _refusal(method: Callable[..., Any], promised: Callable[..., Any]) -> str:
+    """Return how the method differs if it does not take the promised arguments, or else ""."""
+    _self, *parameters = inspect.signature(promised).parameters.values()
+    by_name = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    places = [each for each in parameters if each.name not in by_name]
+    try:
+        inspect.signature(method).bind(*places, **dict.fromkeys(by_name))
+    except TypeError as error:
+        return f"other parameters: {error}"
+    return ""
 
 
 def convert_options(options: Mapping[str, Any], kind: Any) -> Any:

@@ -111,7 +111,7 @@ class FakeModel(Model):
     """A model whose turns the test sets: `played` for the first, `later` for the next ones."""
 
     names: Sequence[str] = ("m",)
-    writes = "played"
+    format_name = "played"
     efforts: Sequence[str] = ("low", "high")
     context_length = 1000
     reads_images = False

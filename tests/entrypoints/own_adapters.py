@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from tests.engines.conftest import WordMarkup
+from tests.toy_sandboxes import ToySandboxes
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.prompts.folder import FolderPromptTemplates
@@ -23,10 +24,10 @@ from antiphon.application.ports import (
     Embeddings,
     Engine,
     EngineRequest,
+    EventBatches,
     Fetcher,
     Json,
     Prompt,
-    Sandboxes,
     Step,
     ToolCallRecord,
     ToolResult,
@@ -68,6 +69,16 @@ class Log(MemoryEventLog):
         self.keep_events, self.options = keep_events, options
 
 
+class ShortLog(MemoryEventLog):
+    """Its readers begin where they want."""
+
+    def __init__(self) -> None:
+        super().__init__(keep_events=1)
+
+    async def open(self, response_id: str) -> EventBatches:  # type: ignore[override]
+        return await super().open(response_id)
+
+
 class Prompts(FolderPromptTemplates):
     def __init__(self, options: Options) -> None:
         super().__init__(options.folder or Path())
@@ -84,8 +95,9 @@ class WordEmbeddings(Embeddings):
         return Vectors(model=self.model, each=[b"\x00\x00\x80\x3f" for _ in texts])
 
 
-class Boxes(Sandboxes):
+class Boxes(ToySandboxes):
     def __init__(self, memory_mb: int, shell: bool, options: Options) -> None:
+        super().__init__()
         self.memory_mb, self.shell, self.options = memory_mb, shell, options
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 from tests.conftest import running, settings_for
+from tests.entrypoints.incomplete_classes import Own, class_without, members_of
 from tests.entrypoints.own_adapters import EngineOptions
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from antiphon.application.ports import Model
+from antiphon.application.ports import Engine, Model
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.wiring.models import build_models
@@ -30,6 +31,11 @@ SECRET = "s3cret-of-the-operator"
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Own:
+    return Own(monkeypatch)
 
 
 @pytest.fixture
@@ -137,6 +143,24 @@ def test_a_class_that_cannot_be_used_is_refused_in_one_sentence(
     sentence = refusal(lines)
     assert sentence.startswith(f"The model 'mine' is invalid: {error}")
     assert SECRET not in sentence
+
+
+@pytest.mark.parametrize("port", [Engine, Model])
+def test_an_engine_that_lacks_one_method_of_its_port_is_refused_with_its_name(
+    port: type, refusal: Callable[[str], str], own: Own
+) -> None:
+    lines = f'engine = "{own.module}:Mine"'
+    what = f"The model 'mine' is invalid: The engine '{own.module}:Mine'"
+    for method in members_of(port):
+        own(class_without(method, port))
+        error = refusal(lines)
+        if method in ("generate", "start_turn"):  # by which the server knows what it is
+            assert error == f"{what} is neither an Engine nor a Model."
+        else:
+            assert error == f"{what} does not implement {port.__name__}: it has no {method}."
+        if method in port.__abstractmethods__:  # type: ignore[attr-defined]
+            own(class_without(method, port, base=port))
+            assert refusal(lines) == f"{what} is incomplete: it has no {method}."
 
 
 @pytest.mark.parametrize(

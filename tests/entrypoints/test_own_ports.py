@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from tests.conftest import running, settings_for
+from tests.entrypoints.incomplete_classes import Own, class_without, members_of
 from tests.entrypoints.own_adapters import Options
 from tests.http.conftest import wait_until
 from tests.loopback_server import listening
 
+from antiphon.adapters.web.search_services import SearchService
+from antiphon.application import ports
 from antiphon.application.ports import DomainFilter
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.container import Container
@@ -26,30 +29,44 @@ SECRET = "s3cret-of-the-operator"
 
 
 class Port(NamedTuple):
-    """A class for a setting, where the container has it, and what else must be set."""
+    """A class for a setting, where the container has it, its port, and what else must be set."""
 
     name: str
     provider: str
+    port: type
     also: Mapping[str, Any] = MappingProxyType({})
 
 
 PORTS = {
-    "store": Port("Store", "store"),
-    "file_store": Port("Files", "files"),
-    "vector_stores": Port("OwnVectorStores", "vector_stores"),
-    "event_log": Port("Log", "log"),
-    "embedding_engine": Port("WordEmbeddings", "embeddings"),
-    "web_search": Port("Search", "web", {"web.url": "http://127.0.0.1:1"}),
-    "sandboxes": Port("Boxes", "sandboxes", {"shell": True}),
-    "prompt_templates": Port("Prompts", "prompts"),
-    "audit_log": Port("Audit", "audit_log"),
-    "tool": Port("Tools", "tool_servers"),
+    "store": Port("Store", "store", ports.Store),
+    "file_store": Port("Files", "files", ports.FileStore),
+    "vector_stores": Port("OwnVectorStores", "vector_stores", ports.VectorStores),
+    "event_log": Port("Log", "log", ports.EventLog),
+    "embedding_engine": Port("WordEmbeddings", "embeddings", ports.Embeddings),
+    "web_search": Port("Search", "web", SearchService, {"web.url": "http://127.0.0.1:1"}),
+    "sandboxes": Port("Boxes", "sandboxes", ports.Sandboxes, {"shell": True}),
+    "prompt_templates": Port("Prompts", "prompts", ports.PromptTemplates),
+    "audit_log": Port("Audit", "audit_log", ports.AuditLog),
+    "tool": Port("Tools", "tool_servers", ports.ToolServer),
 }
+METHODS = [
+    (setting, port, method)
+    for setting, port in [
+        *((setting, each.port) for setting, each in PORTS.items()),
+        ("web_search", ports.Web),
+    ]
+    for method in members_of(port)
+]
 
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Own:
+    return Own(monkeypatch)
 
 
 @pytest.fixture
@@ -103,7 +120,7 @@ def test_every_setting_that_can_name_a_class_is_tested_here() -> None:
 def test_a_class_of_the_operators_own_gets_its_options(
     setting: str, container: Callable[..., Container]
 ) -> None:
-    name, provider, also = PORTS[setting]
+    name, provider, _, also = PORTS[setting]
     settings = {setting: value_of(setting, name), **also}
     built = container(f"[{table(setting)}]\nsize = 7\nfolder = '/srv'", **settings)
     options = options_of(setting, getattr(built, provider)())
@@ -114,7 +131,7 @@ def test_a_class_of_the_operators_own_gets_its_options(
 def test_options_have_their_defaults_without_a_table(
     setting: str, container: Callable[..., Container]
 ) -> None:
-    name, provider, also = PORTS[setting]
+    name, provider, _, also = PORTS[setting]
     built = container(**{setting: value_of(setting, name), **also})
     assert options_of(setting, getattr(built, provider)()) == Options()
 
@@ -134,7 +151,7 @@ def test_options_have_their_defaults_without_a_table(
 def test_an_invalid_option_is_named_and_its_value_is_not_shown(
     setting: str, options: str, error: str, refusal: Callable[..., str]
 ) -> None:
-    name, _, also = PORTS[setting]
+    name, _, _, also = PORTS[setting]
     settings = {setting: value_of(setting, name), **also}
     path = f"{OWN}:{name}"
     assert refusal(setting, f"[{table(setting)}]\n{options}", **settings) == (
@@ -152,8 +169,47 @@ def test_a_class_without_the_methods_of_its_port_is_refused(
     if setting == "sandboxes":
         settings["code_interpreter"] = True
     error = refusal(setting, **settings)
-    assert error.startswith(f"{OWN_CLASSES[setting]} '{OWN}:Nothing' is not a ")
+    assert error.startswith(f"{OWN_CLASSES[setting]} '{OWN}:Nothing' does not implement ")
     assert ": it has no " in error
+
+
+@pytest.mark.parametrize(("setting", "port", "method"), METHODS)
+def test_a_class_that_lacks_one_method_of_its_port_is_refused_with_its_name(
+    setting: str, port: type, method: str, refusal: Callable[..., str], own: Own
+) -> None:
+    also = {"code_interpreter": True} if setting == "sandboxes" else {}
+    own(class_without(method, port))
+    path = f"{own.module}:Mine"
+    what = f"{OWN_CLASSES[setting]} '{path}'"
+    value = [f"mine={path}"] if setting == "tool" else path
+    if method != "build_request":  # by which the server knows a SearchService
+        assert refusal(setting, **{setting: value, **also}) == (
+            f"{what} does not implement {port.__name__}: it has no {method}."
+        )
+    own(class_without(method, port, base=port))
+    if method in port.__abstractmethods__:  # type: ignore[attr-defined]
+        assert refusal(setting, **{setting: value, **also}) == (
+            f"{what} is incomplete: it has no {method}."
+        )
+
+
+def test_a_class_with_only_the_port_as_base_is_refused_with_all_that_it_lacks(
+    refusal: Callable[..., str], own: Own
+) -> None:
+    own(type("Mine", (ports.EventLog,), {}))
+    assert refusal("event_log", event_log=f"{own.module}:Mine") == (
+        f"The event log '{own.module}:Mine' is incomplete: it has no abandon, append, create, "
+        "drop, open."
+    )
+
+
+def test_a_method_that_does_not_take_the_arguments_of_its_port_is_refused(
+    refusal: Callable[..., str],
+) -> None:
+    assert refusal("event_log", event_log=f"{OWN}:ShortLog") == (
+        f"The event log '{OWN}:ShortLog' does not implement EventLog: open() has other "
+        "parameters: got an unexpected keyword argument 'after'."
+    )
 
 
 def test_options_of_a_class_that_takes_none_are_refused(refusal: Callable[..., str]) -> None:

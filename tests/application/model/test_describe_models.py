@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from antiphon.application.model.describe_models import (
     ModelDescription,
 )
 from antiphon.application.model.models import Models
-from antiphon.application.ports import Model
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
 from antiphon.domain.errors import EngineDead, NotFound
 from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 
@@ -36,6 +36,7 @@ class OneModel(Model):
     reads_images = False
     efforts = ("low", "high")
     format_name = "mine"
+    sampling_defaults: Mapping[str, Any] = {}
 
     def __init__(self, *names: str, check: Check = is_well) -> None:
         self._names = names
@@ -51,6 +52,14 @@ class OneModel(Model):
 
     async def check(self) -> None:
         await self._check()
+
+    async def count(self, turn: Turn) -> int:
+        raise NotImplementedError
+
+    async def start_turn(
+        self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
+    ) -> ModelTurn:
+        raise NotImplementedError
 
 
 class DeadModel(OneModel):
