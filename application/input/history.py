@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from antiphon.application.input.submission import Remembered
-from antiphon.application.ports import ResponseStore, StoredItem
+from antiphon.application.ports import (
+    Store,
+    StoredItem,
+)
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.conversation import Entry
@@ -30,7 +33,7 @@ Load = Callable[[], Awaitable[Sequence[StoredItem]]]
 class LoadHistory:
     """Loads the items before a request's own input, in order, as they were stored."""
 
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._slots = FairQueue(UNBOUNDED, per_tenant=MAX_LOADS_OF_TENANT)
 

@@ -1,9 +1,11 @@
 """The ports: what the server needs from the outside. Contract tests check each promise.
 
 Model ⊃ Format + Engine    one turn: a conversation in, deltas out
-Store                      the persistent state; one class implements its seven parts:
-    ResponseStore          responses, conversations and their items
-    RunStore               which server runs what, and the logs of runs that outlive their process
+Store                      the persistent state; one class implements its parts (stores/):
+    ResponseStore          responses and their items
+    ConversationStore      conversations and their items
+    RunStore               which server runs what
+    EventStore             the logs of runs that outlive their process
     IdempotencyStore       Idempotency-Keys and their responses
     Outbox                 webhooks to deliver
     KeyStore               API keys, hashed
@@ -75,34 +77,28 @@ from antiphon.application.ports.sandboxes import (
     SandboxSpec,
 )
 from antiphon.application.ports.servers import OtherServers
-from antiphon.application.ports.stores import (
+from antiphon.application.ports.stores.api_keys import ApiKey, KeyStore
+from antiphon.application.ports.stores.conversations import ConversationStore
+from antiphon.application.ports.stores.events import (
     LOG_READ_BYTES,
-    NO_RUNS,
-    ApiKey,
-    Charge,
     EventChunk,
-    IdempotencyRecord,
-    IdempotencyStore,
-    KeyStore,
-    KeyUsage,
-    Lease,
-    LeasedRun,
+    EventStore,
     LogSlice,
-    NewRun,
-    Outbox,
-    ResponseStore,
-    RunSlot,
-    RunStore,
-    SharedValues,
-    StorageUsage,
-    Store,
-    StoredItem,
-    StoredResponse,
-    StorePageQuery,
-    TraceStore,
-    UsageStore,
-    WebhookDelivery,
 )
+from antiphon.application.ports.stores.idempotency import IdempotencyRecord, IdempotencyStore
+from antiphon.application.ports.stores.items import StoredItem, StorePageQuery
+from antiphon.application.ports.stores.responses import (
+    NewRun,
+    ResponseStore,
+    StorageUsage,
+    StoredResponse,
+)
+from antiphon.application.ports.stores.runs import NO_RUNS, Lease, LeasedRun, RunStore
+from antiphon.application.ports.stores.shared_values import SharedValues
+from antiphon.application.ports.stores.store import Store
+from antiphon.application.ports.stores.traces import TraceStore
+from antiphon.application.ports.stores.usage import Charge, KeyUsage, RunSlot, UsageStore
+from antiphon.application.ports.stores.webhooks import Outbox, WebhookDelivery
 from antiphon.application.ports.telemetry import (
     EndedRun,
     Instrument,
@@ -137,6 +133,7 @@ __all__ = [
     "CommandExit",
     "CommandOutput",
     "Constraint",
+    "ConversationStore",
     "DomainFilter",
     "Embeddings",
     "EndedRun",
@@ -145,6 +142,7 @@ __all__ = [
     "EventBatches",
     "EventChunk",
     "EventLog",
+    "EventStore",
     "FetchResult",
     "Fetcher",
     "FilePageQuery",

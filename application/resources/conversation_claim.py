@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
-from antiphon.application.ports import ResponseStore
+from antiphon.application.ports import (
+    Store,
+)
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import NotFound, conversation_not_found
@@ -20,7 +22,7 @@ class ClaimConversation:
     of the response.
     """
 
-    def __init__(self, store: ResponseStore, *, owner: str) -> None:
+    def __init__(self, store: Store, *, owner: str) -> None:
         self._store = store
         self._owner = owner
         self._compensation = Compensation()

@@ -7,7 +7,13 @@ from contextlib import suppress
 from functools import partial
 
 from antiphon.application.input.items import ReadItems, to_new_stored_items
-from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem, StorePageQuery
+from antiphon.application.ports import (
+    Clock,
+    ConversationStore,
+    NewId,
+    StoredItem,
+    StorePageQuery,
+)
 from antiphon.application.resources.quotas import CheckQuota, len_of
 from antiphon.application.support.listing import ListPage, list_matching, read_page
 from antiphon.application.support.paging import Page
@@ -20,7 +26,7 @@ from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 class CreateConversation:
     def __init__(
         self,
-        store: ResponseStore,
+        store: ConversationStore,
         read_items: ReadItems,
         check_quota: CheckQuota,
         *,
@@ -49,7 +55,7 @@ class CreateConversation:
 
 
 class GetConversation:
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(self, tenant: str, conversation_id: str) -> Conversation:
@@ -60,7 +66,7 @@ class GetConversation:
 class ListConversations:
     """A request reads a limited number of conversations, whatever the filter."""
 
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(
@@ -76,7 +82,7 @@ class ListConversations:
 
 
 class UpdateConversation:
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(
@@ -88,7 +94,7 @@ class UpdateConversation:
 
 
 class DeleteConversation:
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(self, tenant: str, conversation_id: str) -> None:
@@ -99,7 +105,7 @@ class DeleteConversation:
 class CreateItems:
     def __init__(
         self,
-        store: ResponseStore,
+        store: ConversationStore,
         read_items: ReadItems,
         check_quota: CheckQuota,
         *,
@@ -138,7 +144,7 @@ class CreateItems:
 
 
 class ListItems:
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(
@@ -150,7 +156,7 @@ class ListItems:
 
 
 class GetItem:
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem:
@@ -159,7 +165,7 @@ class GetItem:
 
 
 class DeleteItem:
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Store, StorePageQuery
+from antiphon.application.ports import (
+    ResponseStore,
+    StorePageQuery,
+)
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.listing import ListPage, list_matching
@@ -16,7 +19,7 @@ from antiphon.domain.response_lists import ResponseFilter, ResponseSummary
 class ListResponses:
     """`GET /v1/responses`: each response as `GET /v1/responses/{id}` shows it, in short."""
 
-    def __init__(self, store: Store, runs: ActiveRuns, get: GetResponse) -> None:
+    def __init__(self, store: ResponseStore, runs: ActiveRuns, get: GetResponse) -> None:
         self._store = store
         self._runs = runs
         self._get = get

@@ -8,7 +8,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from antiphon.application.model.models import Models
-from antiphon.application.ports import EventLog, LeasedRun, Store
+from antiphon.application.ports import (
+    EventLog,
+    LeasedRun,
+    RunStore,
+)
 from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
 from antiphon.application.runs.restore import RestoredRun, RestoreRun
 from antiphon.application.runs.run_response import RunResponse
@@ -34,7 +38,7 @@ class StartBackgroundRuns:
 
     def __init__(
         self,
-        store: Store,
+        store: RunStore,
         log: EventLog,
         runs: ActiveRuns,
         models: Models,

@@ -13,7 +13,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from antiphon.application.ports import EventChunk, EventLog, Lease, Store, WebhookDelivery
+from antiphon.application.ports import (
+    EventChunk,
+    EventLog,
+    Lease,
+    ResponseStore,
+    Store,
+    WebhookDelivery,
+)
 from antiphon.application.runs.event_chunks import PORTION_BYTES, lines_of, make_chunk
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
@@ -70,7 +77,12 @@ class ForegroundJournal(Journal):
     """The journal of a run whose log is in this process; `store` is None for unstored responses."""
 
     def __init__(
-        self, log: EventLog, lease: Lease, store: Store | None = None, *, retry_s: float = 10
+        self,
+        log: EventLog,
+        lease: Lease,
+        store: ResponseStore | None = None,
+        *,
+        retry_s: float = 10,
     ) -> None:
         self._log = log
         self._lease = lease
@@ -293,7 +305,7 @@ class _RetryableFinish:
 
     def __init__(
         self,
-        store: Store,
+        store: ResponseStore,
         lease: Lease,
         response: Response,
         events: EventChunk | None = None,

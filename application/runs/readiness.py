@@ -16,7 +16,9 @@ from antiphon.application.model.models import (
     UNAVAILABLE,
     Models,
 )
-from antiphon.application.ports import ResponseStore
+from antiphon.application.ports import (
+    Store,
+)
 from antiphon.application.runs.active_runs import ActiveRuns
 
 logger = logging.getLogger("antiphon.http")
@@ -42,7 +44,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
 class CheckReady:
     """Checks that this server accepts requests, its store is writable and its models answer."""
 
-    def __init__(self, store: ResponseStore, models: Models, runs: ActiveRuns) -> None:
+    def __init__(self, store: Store, models: Models, runs: ActiveRuns) -> None:
         self._store = store
         self._models = models
         self._runs = runs

@@ -10,7 +10,14 @@ from itertools import islice
 
 from msgspec import Struct
 
-from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store, WriteBatch
+from antiphon.application.ports import (
+    EventBatches,
+    EventChunk,
+    EventStore,
+    LogSlice,
+    Store,
+    WriteBatch,
+)
 from antiphon.application.progress.records import AnyRecord, decode_records
 from antiphon.application.runs.event_chunks import decode_chunk, progress_of
 from antiphon.application.support.event_batches import cut_batch
@@ -42,7 +49,7 @@ class StoredLog(Struct, frozen=True, kw_only=True):
     records: Sequence[AnyRecord] = ()
 
 
-async def read_log(store: Store, tenant: str, response_id: str) -> StoredLog:
+async def read_log(store: EventStore, tenant: str, response_id: str) -> StoredLog:
     """Return what a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
     events: list[Event] = []
     records: list[AnyRecord] = []
@@ -65,7 +72,7 @@ async def _events_after(last: int, chunk: EventChunk) -> list[Event]:
     return events[last + 1 - chunk.first :]
 
 
-async def log_of(store: Store, tenant: str, response_id: str) -> Sequence[Event]:
+async def log_of(store: EventStore, tenant: str, response_id: str) -> Sequence[Event]:
     """Return the events that a run has logged so far; raises what `read_log` raises."""
     return (await read_log(store, tenant, response_id)).events
 

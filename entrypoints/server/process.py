@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from antiphon.application.ports import Store
+from antiphon.application.ports import (
+    RunStore,
+)
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server import banner
 from antiphon.entrypoints.server.listener import Listeners, binding
@@ -56,7 +58,7 @@ class Process:
         """Tell the operator what takes so long, while the block runs."""
         return banner.starting(task, console=banner.console_of(self._settings))
 
-    async def join(self, store: Store) -> None:
+    async def join(self, store: RunStore) -> None:
         """Called with the open store, before anything uses it. Raises: StoreError."""
 
     async def check_store(self, container: Container) -> None:

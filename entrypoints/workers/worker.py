@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
-from antiphon.application.ports import Store
+from antiphon.application.ports import (
+    RunStore,
+)
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.process.peers import Peers
@@ -64,7 +66,7 @@ class Worker(Process):
     def starting(self, task: str) -> AbstractContextManager[object]:
         return super().starting(task) if self._place.shows_start else nullcontext()
 
-    async def join(self, store: Store) -> None:
+    async def join(self, store: RunStore) -> None:
         if self._place.predecessor is not None:
             # It is gone for certain, so nobody needs to wait for the end of its lease.
             await store.leave(self._place.predecessor)

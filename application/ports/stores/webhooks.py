@@ -1,0 +1,39 @@
+"""Webhook deliveries that are due."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class WebhookDelivery(Struct, frozen=True, kw_only=True):
+    """A webhook to deliver. `id` is the same for each attempt; `endpoint` names the receiver."""
+
+    id: str
+    tenant: str
+    endpoint: str
+    body: bytes
+    attempts: int = 0
+
+
+class Outbox(Protocol):
+    """Webhook deliveries from `finish`, until they succeed or are given up. Raises: StoreError."""
+
+    @abstractmethod
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+        """Claim and return due deliveries, longest due first. A new delivery is due immediately.
+
+        Only one of several concurrent callers gets a delivery. After `claim_s`, it is due again.
+        `attempts` counts the earlier claims. A delivery does not depend on its response, which may
+        be deleted or swept.
+        """
+
+    @abstractmethod
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        """Make it due `seconds` from now; it may be gone already."""
+
+    @abstractmethod
+    async def remove(self, delivery_id: str) -> None:
+        """Delete it; it may be gone already."""
