@@ -34,7 +34,13 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-slow check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+# A zip, and Git without core.symlinks, write each link as a file that holds its target.
+LINKS = $(addprefix src/antiphon/,domain application adapters entrypoints testing)
+
+.PHONY: links serve test test-slow check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+
+links:
+	@for each in $(LINKS); do test -d $$each || ln -sf ../../$${each##*/} $$each; done
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -154,14 +160,14 @@ sbom: $(VENV_LOCK)/ready
 		--output-reproducible --output-file dist/antiphon.cdx.json
 
 # LOCKED=1 first installs the versions of requirements/dev.txt, by their hashes, as CI does.
-$(VENV)/ready: pyproject.toml
+$(VENV)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(if $(LOCKED),$(VENV)/bin/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt)
 	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-$(VENV_CLIENTS)/ready: pyproject.toml
+$(VENV_CLIENTS)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_CLIENTS)
 	$(VENV_CLIENTS)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_CLIENTS)/bin/python -m pip install --quiet --editable '.[clients]'
@@ -174,7 +180,7 @@ $(NODE)/ready: tests/clients/package.json
 	touch $@
 
 # Without npm on the machine, the site shows diagrams as their source.
-$(VENV_DOCS)/ready: pyproject.toml
+$(VENV_DOCS)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_DOCS)
 	$(VENV_DOCS)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_DOCS)/bin/python -m pip install --quiet --editable '.[docs]'
@@ -184,7 +190,7 @@ $(VENV_DOCS)/ready: pyproject.toml
 	rm -f $(VENV_DOCS)/mermaid-$(MERMAID).tgz
 	touch $@
 
-$(VENV_SECURITY)/ready: pyproject.toml
+$(VENV_SECURITY)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_SECURITY)
 	$(VENV_SECURITY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_SECURITY)/bin/python -m pip install --quiet --editable '.[security]'
@@ -197,13 +203,13 @@ $(VENV_S3)/ready:
 	$(VENV_S3)/bin/python -m pip install --quiet 'moto[s3]>=5.1' 'flask>=3' 'flask-cors>=5'
 	touch $@
 
-$(VENV_BROWSER)/ready: pyproject.toml
+$(VENV_BROWSER)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_BROWSER)
 	$(VENV_BROWSER)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_BROWSER)/bin/python -m pip install --quiet --editable '.[browser]'
 	touch $@
 
-$(VENV_DEPLOY)/ready: pyproject.toml
+$(VENV_DEPLOY)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_DEPLOY)
 	$(VENV_DEPLOY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_DEPLOY)/bin/python -m pip install --quiet --editable '.[deploy]'
@@ -218,7 +224,7 @@ $(AXE)/ready: tests/browser/package.json
 	touch $@
 
 # pip would build these distributions to learn what they need; unearth only fetches them.
-$(VENV_TEMPLATES)/ready: pyproject.toml
+$(VENV_TEMPLATES)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_TEMPLATES)
 	$(VENV_TEMPLATES)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_TEMPLATES)/bin/python -m pip install --quiet 'transformers>=5' 'unearth>=0.17' --editable '.[dev]'
@@ -228,7 +234,7 @@ $(VENV_TEMPLATES)/ready: pyproject.toml
 	$(VENV_TEMPLATES)/bin/python tests/templates/unpack.py $(VENV_TEMPLATES)/sources
 	touch $@
 
-$(VENV_RAY)/ready: pyproject.toml
+$(VENV_RAY)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_RAY)
 	$(VENV_RAY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_RAY)/bin/python -m pip install --quiet --editable '.[dev,ray]'
@@ -246,7 +252,7 @@ $(VENV_LOCK)/ready:
 
 # The build for CPUs. It asks for torchvision and its like, but the published ones are made for
 # GPUs: beside a torch for CPUs they break `import transformers`, which does well without them.
-$(VENV_VLLM)/ready: pyproject.toml
+$(VENV_VLLM)/ready: pyproject.toml | links
 	$(PYTHON) -m venv $(VENV_VLLM)
 	$(VENV_VLLM)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_VLLM)/bin/python -m pip install --quiet torch==2.13.0
