@@ -21,6 +21,8 @@ except ImportError:  # Windows has no flock: there, no process counts as the onl
 class FileLock:
     """Call `acquire` before work for one process alone, then `acquire_shared`, then `release`."""
 
+    works = fcntl is not None
+
     def __init__(self, file: Path) -> None:
         self._file = file.with_name(f"{file.name}.lock")
         self._descriptor: int | None = None

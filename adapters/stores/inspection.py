@@ -16,6 +16,9 @@ from msgspec import Struct
 
 from antiphon.domain.errors import SettingsError, StoreError
 
+SHARED_VALUES = ("shared_values", "agreed")
+"""Where the seal key's fingerprint is; the second name is that of versions before the ninth."""
+
 
 class StoreState(Struct, frozen=True, kw_only=True):
     """What a store says about itself.
@@ -55,10 +58,11 @@ def _inspect_sqlite(path: Path, fingerprint_name: str) -> StoreState:
             # It waits for the lock of a writer as a server does, and writes nothing.
             db.execute("BEGIN IMMEDIATE")
             version = db.pragma("user_version")
-            has_table = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'agreed'").fetchall()
-            query = "SELECT value FROM agreed WHERE name = ?"
-            rows = db.execute(query, (fingerprint_name,)).fetchall() if has_table else []
-            value: Any = rows[0][0] if rows else None
+            query = "SELECT name FROM sqlite_schema WHERE name IN (?, ?)"
+            value: Any = None
+            for (table,) in db.execute(query, SHARED_VALUES).fetchall():
+                query = f"SELECT value FROM {table} WHERE name = ?"
+                value = next((row[0] for row in db.execute(query, (fingerprint_name,))), None)
             fingerprint = None if value is None else bytes(value)
             db.execute("ROLLBACK")
         finally:
@@ -86,9 +90,10 @@ async def inspect_postgres(dsn: str, fingerprint_name: str) -> StoreState:
             version, fingerprint = 0, None
             if await connection.fetchval("SELECT to_regclass('schema_version')") is not None:
                 version = await connection.fetchval("SELECT max(number) FROM schema_version") or 0
-            if await connection.fetchval("SELECT to_regclass('agreed')") is not None:
-                query = "SELECT value FROM agreed WHERE name = $1"
-                fingerprint = await connection.fetchval(query, fingerprint_name)
+            for table in SHARED_VALUES:
+                if await connection.fetchval("SELECT to_regclass($1)", table) is not None:
+                    query = f"SELECT value FROM {table} WHERE name = $1"
+                    fingerprint = await connection.fetchval(query, fingerprint_name)
         finally:
             connection.terminate()
     except (*DATABASE_ERRORS, ValueError) as error:
@@ -104,8 +109,9 @@ async def inspect_postgres(dsn: str, fingerprint_name: str) -> StoreState:
 async def inspect_redis(
     url: str, fingerprint_name: str, *, prefix: str = "antiphon:"
 ) -> StoreState:
-    """Return the state of a database; its version is 1 once it was used. Raises: SettingsError."""
+    """Return the state of a database. Raises: SettingsError."""
     from antiphon.adapters.stores.redis.durability import durability_of
+    from antiphon.adapters.stores.redis.schema import SCHEMA_VERSION, schema_version
     from antiphon.adapters.stores.redis.scripts import RedisScripts
 
     redis = RedisScripts(url, prefix=prefix, connect_timeout_s=5, timeout_s=5)
@@ -115,18 +121,20 @@ async def inspect_redis(
             before = time.time()
             seconds, microseconds = await redis.client.time()
             middle = (before + time.time()) / 2
-            fingerprint = await redis.client.execute_command(  # type: ignore[no-untyped-call]
-                "HGET", f"{prefix}agreed", fingerprint_name
-            )
-            is_used = await redis.client.exists(f"{prefix}agreed")
+            version = await schema_version(redis)
+            fingerprint = None
+            for name in SHARED_VALUES:
+                fingerprint = fingerprint or await redis.client.execute_command(  # type: ignore[no-untyped-call]
+                    "HGET", f"{prefix}{name}", fingerprint_name
+                )
             durability = await durability_of(redis.client, redis.address)
     except StoreError as error:
         raise SettingsError(str(error)) from error
     finally:
         await redis.aclose()
     return StoreState(
-        version=int(is_used),
-        newest_version=1,
+        version=version,
+        newest_version=SCHEMA_VERSION,
         durability=durability,
         fingerprint=fingerprint,
         clock_skew_s=int(seconds) + int(microseconds) / 1e6 - middle,

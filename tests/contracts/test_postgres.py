@@ -533,7 +533,9 @@ async def test_a_key_is_not_free_while_its_response_is_being_created(
     waiting = "SELECT count(*) >= $1 FROM pg_locks WHERE NOT granted"
     async with admin.transaction():
         # Locks what every transaction changes last.
-        slots = "INSERT INTO uses SELECT $1, slot, 0, 0 FROM generate_series(0, 15) AS slot"
+        slots = (
+            "INSERT INTO storage_usage SELECT $1, slot, 0, 0 FROM generate_series(0, 15) AS slot"
+        )
         await admin.execute(slots, US)
         run = NewRun(owner=OWNER, key="key")
         creating = asyncio.create_task(store.create(US, new_response("a", run=run)))

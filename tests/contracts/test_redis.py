@@ -340,7 +340,8 @@ async def test_only_counters_remain_when_everything_is_deleted(
     assert await store.usage(US) == StorageUsage()
     async with aio.Redis.from_url(REDIS) as client:
         remaining = {key.decode()[len(prefix) :] async for key in client.scan_iter(f"{prefix}*")}
-    assert remaining == {"items", "responses", "conversations", "listed", "use:", f"use:{US}"}
+    counters = {"items", "responses", "conversations", "storage_usage:", f"storage_usage:{US}"}
+    assert remaining == counters | {"schema_version", "listed", "owners"}
 
 
 async def test_many_expired_responses_are_swept_in_several_steps(store: RedisStore) -> None:

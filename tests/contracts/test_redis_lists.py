@@ -32,7 +32,7 @@ async def forget_lists(prefix: str) -> None:
             if not name.startswith(prefix):
                 continue
             kind = name.removeprefix(prefix).partition(":")[0]
-            if kind in ("responses_of", "conversations_of", "listed"):
+            if kind in ("responses_of", "conversations_of", "schema_version"):
                 await client.delete(key)
             if kind == "conversation":
                 await client.hdel(key, "number")

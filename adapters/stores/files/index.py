@@ -16,7 +16,7 @@ _decode_page = msgspec.json.Decoder(list[StoredFile]).decode
 
 # A file that a starting server has found in the folder meanwhile is in the index already.
 _ADD = (
-    "INSERT OR IGNORE INTO files (folder, id, created_at, purpose, bytes, described)"
+    "INSERT OR IGNORE INTO files (folder, id, created_at, purpose, bytes, body)"
     " VALUES (?, ?, ?, ?, ?, ?)"
 )
 _REMOVE = "DELETE FROM files WHERE folder = ? AND id = ?"
@@ -81,8 +81,8 @@ class FileIndex:
 
 
 def _row_of(folder: str, file: StoredFile) -> Row:
-    described = msgspec.json.encode(file)
-    return folder, file.id, file.created_at, file.purpose, file.bytes, described
+    body = msgspec.json.encode(file)
+    return folder, file.id, file.created_at, file.purpose, file.bytes, body
 
 
 def _usage(db: apsw.Connection, folder: str) -> FileUsage:
@@ -109,11 +109,11 @@ def _page(db: apsw.Connection, folder: str, query: FilePageQuery) -> list[Stored
         values += found[0][:2]
     # One row of JSON: for each row, the interpreter's lock is given away and taken again. The
     # aggregate keeps the order of the subquery.
-    [(described,)] = rows_of(
+    [(body,)] = rows_of(
         db,
-        "SELECT CAST(concat('[', group_concat(described), ']') AS BLOB)"
-        f" FROM (SELECT described FROM files WHERE {' AND '.join(conditions)}"
+        "SELECT CAST(concat('[', group_concat(body), ']') AS BLOB)"
+        f" FROM (SELECT body FROM files WHERE {' AND '.join(conditions)}"
         f" ORDER BY created_at {direction}, key {direction} LIMIT ?)",
         (*values, query.limit),
     )
-    return _decode_page(described)
+    return _decode_page(body)

@@ -43,7 +43,7 @@ SWEEP_LIMIT = 100
 _decode = msgspec.json.Decoder(StoredFile).decode
 
 START_UPLOAD = """
-INSERT INTO files (tenant, id, created_at, purpose, bytes, described, place, state, changed_at)
+INSERT INTO files (tenant, id, created_at, purpose, bytes, body, place, state, changed_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, 'writing', clock_timestamp())
 RETURNING number
 """
@@ -82,7 +82,7 @@ DISCARD_LEFTOVER = MARK_DELETED.format(condition="number = $1 AND state <> 'stor
 
 FORGET = "DELETE FROM files WHERE number = $1 AND state = 'deleted'"
 
-GET_FILE = "SELECT number, described FROM files WHERE tenant = $1 AND id = $2 AND state = 'stored'"
+GET_FILE = "SELECT number, body FROM files WHERE tenant = $1 AND id = $2 AND state = 'stored'"
 
 POSITION_OF = """
 SELECT created_at, number, purpose FROM files WHERE tenant = $1 AND id = $2 AND state = 'stored'
@@ -167,11 +167,11 @@ class PostgresFileStore(FileStore):
         limit = None if query.limit < 0 else query.limit
         rows = await self._read(
             tenant,
-            f"SELECT described FROM files WHERE {' AND '.join(conditions)}"
+            f"SELECT body FROM files WHERE {' AND '.join(conditions)}"
             f" ORDER BY created_at {direction}, number {direction} LIMIT {bind(limit)}::bigint",
             *values,
         )
-        return [_decode(described) for (described,) in rows]
+        return [_decode(body) for (body,) in rows]
 
     async def list_all(self, tenant: str) -> list[StoredFile]:
         return await self.page(tenant, FilePageQuery(limit=-1))
@@ -266,8 +266,8 @@ class PostgresFileStore(FileStore):
         rows = await self._read(tenant, GET_FILE, tenant, file_id)
         if not rows:
             raise _not_found()
-        number, described = rows[0]
-        file = _decode(described)
+        number, body = rows[0]
+        file = _decode(body)
         return ContentKey(number=number, tenant=tenant, file_id=file_id, bytes=file.bytes), file
 
     async def _position_of(self, tenant: str, file_id: str, purpose: str | None) -> tuple[int, int]:

@@ -26,11 +26,11 @@ from antiphon.application.support.threads import run_in_thread
 
 # CREATE ensures that parents belong to the same tenant.
 CHAIN = """
-WITH RECURSIVE chain (number, parent, depth, conversation, given) AS (
-    SELECT number, parent, 0, conversation, given
+WITH RECURSIVE chain (number, parent, depth, conversation, context_end) AS (
+    SELECT number, parent, 0, conversation, context_end
     FROM responses WHERE tenant = $1 AND id = $2 AND body IS NOT NULL
     UNION ALL
-    SELECT r.number, r.parent, depth + 1, r.conversation, r.given
+    SELECT r.number, r.parent, depth + 1, r.conversation, r.context_end
     FROM chain JOIN responses r ON r.number = chain.parent
 )
 """
@@ -41,7 +41,7 @@ CONTEXT = f"""
 {CHAIN}
 SELECT item_id, body FROM (
     SELECT i.item_id, i.body, depth + 1 AS depth, 0 AS kind, i.place AS position
-    FROM chain JOIN items i ON i.conversation = chain.conversation AND i.place < chain.given
+    FROM chain JOIN items i ON i.conversation = chain.conversation AND i.place < chain.context_end
     UNION ALL
     SELECT i.item_id, i.body, depth, i.kind, i.position
     FROM chain LEFT JOIN items i
@@ -50,7 +50,7 @@ SELECT item_id, body FROM (
 ORDER BY depth DESC, kind, position
 """
 
-LINKS = f"{CHAIN} SELECT number, conversation, given FROM chain ORDER BY depth"
+LINKS = f"{CHAIN} SELECT number, conversation, context_end FROM chain ORDER BY depth"
 
 # A conversation without items still returns one row, of NULLs.
 CONVERSATION_ITEMS = """

@@ -15,12 +15,12 @@ everything else. Where that matters, a separate statement takes the lock.
 # has no run.
 CREATE = """
 WITH own_key AS (
-    SELECT 1 FROM repeats WHERE tenant = $1 AND key = $19 AND response_id = $2 FOR SHARE
+    SELECT 1 FROM idempotency_keys WHERE tenant = $1 AND key = $19 AND response_id = $2 FOR SHARE
 ), parent AS (
     SELECT number FROM responses WHERE tenant = $1 AND id = $3 AND body IS NOT NULL FOR KEY SHARE
 ), new AS (
-    INSERT INTO responses (tenant, id, parent, status, created_at, expires_at, conversation, given,
-                           logged, bytes, job, body)
+    INSERT INTO responses (tenant, id, parent, status, created_at, expires_at, conversation,
+                           context_end, logged, bytes, job, body)
     SELECT $1, $2, (SELECT number FROM parent), $4, $5, $6, c.number, c.next_place,
            CASE WHEN $9::int IS NOT NULL THEN 0 END, $12, $13, $14
     FROM (VALUES (1)) AS one LEFT JOIN conversations c ON c.tenant = $1 AND c.id = $7
@@ -63,8 +63,8 @@ ADD_OUTPUT = """
 WITH log AS (
     INSERT INTO events (response, first, count, body)
     SELECT $2, $3, $4, $5 WHERE $3::int IS NOT NULL
-), notices AS (
-    INSERT INTO notices (id, tenant, endpoint, body, attempts, due_at)
+), deliveries AS (
+    INSERT INTO webhook_deliveries (id, tenant, endpoint, body, attempts, due_at)
     SELECT *, clock_timestamp()
     FROM unnest($6::text[], $7::text[], $8::text[], $9::bytea[], $10::int[])
 ), output AS (
@@ -103,10 +103,10 @@ RETURNING number
 # only where this response has it.
 DELETE_LOG_AND_CLAIMS = """
 WITH log AS (DELETE FROM events WHERE response = $3),
-    repeat AS (DELETE FROM repeats WHERE tenant = $1 AND response_id = $2),
+    keys AS (DELETE FROM idempotency_keys WHERE tenant = $1 AND response_id = $2),
     free AS (
-        UPDATE conversations SET held_by = NULL, held_owner = NULL
-        WHERE tenant = $1 AND held_by = $2
+        UPDATE conversations SET claimed_by = NULL, claim_owner = NULL
+        WHERE tenant = $1 AND claimed_by = $2
     )
 SELECT pg_notify($4, $2)
 """
@@ -160,8 +160,9 @@ RETURNING r.number
 """
 
 SWEEP_RESERVATIONS = """
-DELETE FROM repeats WHERE (tenant, key) IN (
-    SELECT tenant, key FROM repeats WHERE expires_at <= extract(epoch FROM clock_timestamp())
+DELETE FROM idempotency_keys WHERE (tenant, key) IN (
+    SELECT tenant, key FROM idempotency_keys
+    WHERE expires_at <= extract(epoch FROM clock_timestamp())
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 RETURNING key
 """
@@ -179,7 +180,7 @@ SELECT coalesce(sum(responses), 0)::bigint,
     coalesce(sum(bytes), 0)::bigint
     + (SELECT coalesce(sum(log_bytes), 0)::bigint FROM runs WHERE tenant = $1),
     (SELECT count(*) FROM runs WHERE tenant = $1 AND owner IS NULL)
-FROM uses WHERE tenant = $1
+FROM storage_usage WHERE tenant = $1
 """
 
 # --- conversations --------------------------------------------------------------------------------
@@ -222,14 +223,14 @@ SELECT number FROM own UNION ALL SELECT number FROM shared
 
 # A claim is valid while its owner is alive, or its response is stored and unfinished.
 IS_UNCLAIMED = """
-(held_by IS NULL OR NOT (
+(claimed_by IS NULL OR NOT (
     EXISTS (SELECT 1 FROM servers
-            WHERE owner = conversations.held_owner AND alive_until > clock_timestamp())
-    OR EXISTS (SELECT 1 FROM runs WHERE runs.tenant = $1 AND runs.id = conversations.held_by)))
+            WHERE owner = conversations.claim_owner AND alive_until > clock_timestamp())
+    OR EXISTS (SELECT 1 FROM runs WHERE runs.tenant = $1 AND runs.id = conversations.claimed_by)))
 """
 
 CLAIM = f"""
-UPDATE conversations SET held_by = $3, held_owner = $4
+UPDATE conversations SET claimed_by = $3, claim_owner = $4
 WHERE tenant = $1 AND id = $2 AND {IS_UNCLAIMED}
 RETURNING number
 """
@@ -242,8 +243,8 @@ RETURNING number, next_place - $3::bigint
 
 # Returns the first of the places that were reserved for the items of the response.
 RELEASE = """
-UPDATE conversations SET held_by = NULL, held_owner = NULL, next_place = next_place + $4
-WHERE tenant = $1 AND id = $2 AND held_by = $3
+UPDATE conversations SET claimed_by = NULL, claim_owner = NULL, next_place = next_place + $4
+WHERE tenant = $1 AND id = $2 AND claimed_by = $3
 RETURNING number, next_place - $4::bigint
 """
 
@@ -397,12 +398,12 @@ WHERE runs.response IS NULL OR runs.next_event IS NULL OR runs.next_event > g.af
 # --- Idempotency-Keys -----------------------------------------------------------------------------
 
 # Taken before checking whether the key's response exists, to wait for one that is being created.
-LOCK_RESERVATION = "SELECT 1 FROM repeats WHERE tenant = $1 AND key = $2 FOR UPDATE"
+LOCK_RESERVATION = "SELECT 1 FROM idempotency_keys WHERE tenant = $1 AND key = $2 FOR UPDATE"
 
 # This leaves an existing row alone, because it may be newer than the snapshot of the statement, in
 # which its response would seem to be missing.
 RESERVE_NEW = """
-INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
+INSERT INTO idempotency_keys (tenant, key, response_id, fingerprint, owner, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, key) DO NOTHING
 RETURNING response_id
@@ -411,23 +412,23 @@ RETURNING response_id
 # A key is free if it has expired, or if its response does not exist and its owner is dead, so that
 # the response will never be created.
 RESERVE = """
-UPDATE repeats SET response_id = $3, fingerprint = $4, owner = $5, expires_at = $6
+UPDATE idempotency_keys AS k SET response_id = $3, fingerprint = $4, owner = $5, expires_at = $6
 WHERE tenant = $1 AND key = $2 AND (expires_at <= extract(epoch FROM clock_timestamp()) OR NOT (
-    EXISTS (SELECT 1 FROM servers WHERE owner = repeats.owner AND alive_until > clock_timestamp())
+    EXISTS (SELECT 1 FROM servers s WHERE s.owner = k.owner AND alive_until > clock_timestamp())
     OR EXISTS (
         SELECT 1 FROM responses r
-        WHERE r.tenant = $1 AND r.id = repeats.response_id AND r.body IS NOT NULL)))
+        WHERE r.tenant = $1 AND r.id = k.response_id AND r.body IS NOT NULL)))
 """
 
 GET_RESERVATION = """
 SELECT response_id, fingerprint, EXISTS (
     SELECT 1 FROM responses r
-    WHERE r.tenant = $1 AND r.id = repeats.response_id AND body IS NOT NULL)
-FROM repeats WHERE tenant = $1 AND key = $2
+    WHERE r.tenant = $1 AND r.id = k.response_id AND body IS NOT NULL)
+FROM idempotency_keys k WHERE tenant = $1 AND key = $2
 """
 
 UNRESERVE = """
-DELETE FROM repeats WHERE tenant = $1 AND key = $2 AND response_id = $3 AND NOT EXISTS (
+DELETE FROM idempotency_keys WHERE tenant = $1 AND key = $2 AND response_id = $3 AND NOT EXISTS (
     SELECT 1 FROM responses r WHERE r.tenant = $1 AND r.id = $3 AND r.body IS NOT NULL)
 """
 
@@ -435,22 +436,22 @@ DELETE FROM repeats WHERE tenant = $1 AND key = $2 AND response_id = $3 AND NOT 
 
 CLAIM_DUE = """
 WITH due AS (
-    SELECT id, due_at FROM notices WHERE due_at <= clock_timestamp()
+    SELECT id, due_at FROM webhook_deliveries WHERE due_at <= clock_timestamp()
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ), held AS (
-    UPDATE notices
+    UPDATE webhook_deliveries AS d
     SET attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
-    FROM due WHERE notices.id = due.id
-    RETURNING notices.*, due.due_at AS was_due_at
+    FROM due WHERE d.id = due.id
+    RETURNING d.*, due.due_at AS was_due_at
 )
 SELECT id, tenant, endpoint, body, attempts - 1 FROM held ORDER BY was_due_at, id
 """
 
 DELAY_DELIVERY = """
-UPDATE notices SET due_at = clock_timestamp() + make_interval(secs => $2) WHERE id = $1
+UPDATE webhook_deliveries SET due_at = clock_timestamp() + make_interval(secs => $2) WHERE id = $1
 """
 
-REMOVE_DELIVERY = "DELETE FROM notices WHERE id = $1"
+REMOVE_DELIVERY = "DELETE FROM webhook_deliveries WHERE id = $1"
 
 # --- API keys -------------------------------------------------------------------------------------
 
@@ -498,8 +499,8 @@ WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL
 # --- shared values --------------------------------------------------------------------------------
 
 COMPARE_AND_SET = """
-INSERT INTO agreed (name, value) VALUES ($1, $2)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE agreed.value = $3
+INSERT INTO shared_values (name, value) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE shared_values.value = $3
 """
 
-GET_SHARED_VALUE = "SELECT value FROM agreed WHERE name = $1"
+GET_SHARED_VALUE = "SELECT value FROM shared_values WHERE name = $1"

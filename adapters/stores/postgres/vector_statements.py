@@ -11,7 +11,7 @@ WITH tenant AS (
     INSERT INTO vector_tenants (name) VALUES ($1)
     ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING number
 )
-INSERT INTO vector_stores (tenant, id, created_at, last_active_at, expires_at, described)
+INSERT INTO vector_stores (tenant, id, created_at, last_active_at, expires_at, body)
 SELECT number, $2, $3, $4, $5, $6 FROM tenant
 """
 
@@ -21,7 +21,7 @@ WHERE t.name = $1 AND s.id = $2 AND NOT s.is_removed
 """
 
 _STORES = """
-SELECT s.number, s.id, s.created_at, s.last_active_at, s.expires_at, s.described
+SELECT s.number, s.id, s.created_at, s.last_active_at, s.expires_at, s.body
 FROM vector_stores s JOIN vector_tenants t ON t.number = s.tenant
 WHERE t.name = $1 AND NOT s.is_removed
 """
@@ -43,7 +43,7 @@ WHERE store = ANY($1::bigint[]) AND NOT is_removed GROUP BY store, status
 """
 
 UPDATE_STORE = """
-UPDATE vector_stores SET last_active_at = $2, expires_at = $3, described = $4 WHERE number = $1
+UPDATE vector_stores SET last_active_at = $2, expires_at = $3, body = $4 WHERE number = $1
 """
 
 TOUCH_STORE = "UPDATE vector_stores SET last_active_at = $2, expires_at = $3 WHERE number = $1"
@@ -118,7 +118,7 @@ WHERE tenant = (SELECT number FROM vector_tenants WHERE name = $1) AND id = $2 A
 """
 
 TEXTS = """
-SELECT c.text, c.repeats FROM vector_files f
+SELECT c.text, c.overlap_chars FROM vector_files f
 JOIN vector_chunks c ON c.number BETWEEN f.number << 24 AND (f.number + 1 << 24) - 1
 WHERE f.store = $1 AND f.id = $2 AND NOT f.is_removed AND f.status = 'completed'
 ORDER BY c.number
@@ -192,10 +192,10 @@ UPDATE vector_files SET status = $3, last_error = $4 WHERE {JOB_IS_VALID} RETURN
 # number of the tenant. Words consist of letters and digits, so they need no escaping.
 ADD_CHUNKS = """
 WITH added AS (
-    INSERT INTO vector_chunks (number, file, repeats, text, words, length)
-    SELECT c.number, $1, c.repeats, c.text, coalesce(w.words, ''), coalesce(w.length, 0)
+    INSERT INTO vector_chunks (number, file, overlap_chars, text, words, length)
+    SELECT c.number, $1, c.overlap_chars, c.text, coalesce(w.words, ''), coalesce(w.length, 0)
     FROM unnest($3::bigint[], $4::int[], $5::text[], $6::text[])
-        AS c (number, repeats, text, plain)
+        AS c (number, overlap_chars, text, plain)
     CROSS JOIN LATERAL (
         SELECT sum(cardinality(positions))::int AS length,
             string_agg('''' || $2::bigint || ':' || lexeme || ''':'

@@ -15,37 +15,12 @@ from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound
 from antiphon.domain.response_lists import ResponseSummary, summary_from
 
-SCANNED = 1000
-"""Keys that Redis looks at in one step of a scan."""
-
-LISTED = "listed"
-"""The key that says that everything in this database is listed."""
-
 
 class RedisLists:
     """Pages of a tenant's responses and conversations."""
 
     def __init__(self, redis: RedisScripts) -> None:
         self._redis = redis
-
-    async def start(self) -> None:
-        """List what an earlier version has written, once. Raises: StoreError."""
-        with self._redis.raising_store_errors():
-            client, prefix = self._redis.client, self._redis.prefix
-            if await client.get(f"{prefix}{LISTED}"):
-                return
-            async for keys in self._scan("response"):
-                await self._redis.run("list_earlier", responses=keys, conversations=[])
-            conversations = [each async for keys in self._scan("conversation") for each in keys]
-            ages = [
-                await client.hget(f"{prefix}conversation:{ref}", "created_at")
-                for ref in conversations
-            ]
-            by_age = sorted(zip([int(age or 0) for age in ages], conversations, strict=True))
-            for start in range(0, len(by_age), SCANNED):
-                refs = [ref for _, ref in by_age[start : start + SCANNED]]
-                await self._redis.run("list_earlier", responses=[], conversations=refs)
-            await client.set(f"{prefix}{LISTED}", 1)
 
     async def responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         found = await self._list("list_responses", tenant, query, max_bytes=MAX_LISTED_BYTES)
@@ -84,27 +59,5 @@ class RedisLists:
 
     async def _read_long(self, tenant: str, response_id: bytes) -> bytes | None:
         ref = f"{quote(tenant, safe='')}:{response_id.decode()}"
-        body: bytes | None = (await self._redis.run("body", ref=ref))[0]
+        body: bytes | None = (await self._redis.run("response_body", ref=ref))[0]
         return body  # None: it was deleted meanwhile
-
-    async def _scan(self, kind: str) -> Any:
-        """Yield the refs of all keys of a kind, in portions."""
-        start = f"{self._redis.prefix}{kind}:"
-        cursor = 0
-        while True:
-            cursor, keys = await self._redis.client.scan(
-                cursor, match=f"{_escape(start)}*", count=SCANNED
-            )
-            found: list[Any] = keys  # bytes: the client decodes nothing
-            yield [key.decode()[len(start) :] for key in found]
-            if not cursor:
-                return
-
-
-def _escape(text: str) -> str:
-    r"""Return a pattern that matches the text alone.
-
-    >>> _escape("a*[b]:")
-    'a\\*\\[b\\]:'
-    """
-    return "".join(f"\\{each}" if each in "*?[]\\" else each for each in text)

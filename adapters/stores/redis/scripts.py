@@ -33,7 +33,7 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
         "read_chain": READS,
         "read_item": READS,
         "delete": FREES,
-        "use": READS,
+        "storage_usage": READS,
         "sweep": FREES,
     },
     "conversations": {
@@ -52,16 +52,20 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
         "beat": FREES,
         "leave": FREES,
         "count_waiting": READS,
-        "take": WRITES,
+        "lease_runs": WRITES,
         "take_over": WRITES,
         "give_back": FREES,
-        "held": READS,
+        "held_leases": READS,
         "append": WRITES,
         "events": READS,
-        "has_news": READS,
+        "has_new_events": READS,
     },
-    "repeats": {"reserve": WRITES, "unreserve": FREES},
-    "outbox": {"due": FREES, "delay": FREES, "remove": FREES},
+    "idempotency_keys": {"reserve": WRITES, "unreserve": FREES},
+    "webhook_deliveries": {
+        "claim_deliveries": FREES,
+        "delay_delivery": FREES,
+        "delete_delivery": FREES,
+    },
     "api_keys": {
         "add_key": WRITES,
         "keys": READS,
@@ -74,16 +78,21 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
     "traces": {"save_trace": WRITES, "trace": READS},
     "lists": {
         "list_responses": READS,
-        "body": READS,
+        "response_body": READS,
         "list_conversations": READS,
-        "list_earlier": WRITES,
     },
-    "agreements": {"agree": WRITES},
+    "shared_values": {"compare_and_set": WRITES},
+    "upgrade": {
+        "start_upgrade": WRITES,
+        "rename_keys": WRITES,
+        "list_conversations_in_order": WRITES,
+        "end_upgrade": WRITES,
+    },
 }
 
 IDEMPOTENT = frozenset(
-    {"agree", "append", "beat", "leave", "list_earlier", "update_conversation", "unreserve"}
-)
+    {"append", "beat", "compare_and_set", "leave", "update_conversation", "unreserve"}
+) | frozenset({"start_upgrade", "rename_keys", "list_conversations_in_order", "end_upgrade"})
 """Writes that are retried once when the connection is lost. Reads are retried too."""
 
 ERROR_MESSAGES: Mapping[type[BaseException], str] = {

@@ -55,6 +55,7 @@ try:
     from antiphon.adapters.stores.redis.items import RedisItems, to_items, to_ref
     from antiphon.adapters.stores.redis.lists import RedisLists
     from antiphon.adapters.stores.redis.notifications import RedisNotifications
+    from antiphon.adapters.stores.redis.schema import upgrade
     from antiphon.adapters.stores.redis.scripts import RedisScripts
 except ModuleNotFoundError as missing:
     raise SettingsError(
@@ -110,7 +111,7 @@ class RedisStore(Store):
         try:
             with self._redis.raising_store_errors():
                 self._durability = await durability_of(self._redis.client, self._redis.address)
-            await self._lists.start()
+            await upgrade(self._redis)
             await self._self_test()
         except StoreError as error:
             await self.aclose()
@@ -165,7 +166,7 @@ class RedisStore(Store):
             output=_pack_items(output_of(response)),
             leaves_items=response.keeps_items,
             events=_pack_chunk(events),
-            notices=[msgspec.structs.asdict(delivery) for delivery in deliveries],
+            deliveries=[msgspec.structs.asdict(delivery) for delivery in deliveries],
         )
         return _is_written(outcome, lease)
 
@@ -198,7 +199,7 @@ class RedisStore(Store):
             raise response_not_found(response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
-        counts = await self._redis.run("use", tenant=quote(tenant, safe=""))
+        counts = await self._redis.run("storage_usage", tenant=quote(tenant, safe=""))
         responses, size, waiting = (int(count or 0) for count in counts)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
@@ -332,7 +333,7 @@ class RedisStore(Store):
         per_tenant: int | None = None,
     ) -> list[LeasedRun]:
         runs = await self._redis.run(
-            "take",
+            "lease_runs",
             owner=owner,
             limit=limit,
             waiting=waiting,
@@ -354,7 +355,7 @@ class RedisStore(Store):
         return _is_written(outcome, lease)
 
     async def held_leases(self, owner: str) -> list[Lease]:
-        return [_to_lease(*lease) for lease in await self._redis.run("held", owner=owner)]
+        return [_to_lease(*lease) for lease in await self._redis.run("held_leases", owner=owner)]
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
         [outcome] = await self._redis.run(
@@ -384,10 +385,10 @@ class RedisStore(Store):
         ref = to_ref(tenant, response_id)
 
         async def is_due() -> bool:
-            [due] = await self._redis.run("has_news", ref=ref, after=max(after, -1))
+            [due] = await self._redis.run("has_new_events", ref=ref, after=max(after, -1))
             return bool(due)
 
-        channel = f"{self._redis.prefix}news:{ref}".encode()
+        channel = f"{self._redis.prefix}new_events:{ref}".encode()
         with self._redis.raising_store_errors():
             await self._notifications.wait(channel, is_due, limit_s=limit_s)
 
@@ -405,7 +406,7 @@ class RedisStore(Store):
     ) -> IdempotencyRecord:
         holder, stored_fingerprint, exists = await self._redis.run(
             "reserve",
-            taken=to_ref(tenant, key),
+            key_ref=to_ref(tenant, key),
             ref=to_ref(tenant, response_id),
             fingerprint=fingerprint,
             owner=owner,
@@ -417,18 +418,18 @@ class RedisStore(Store):
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._redis.run(
-            "unreserve", taken=to_ref(tenant, key), ref=to_ref(tenant, response_id)
+            "unreserve", key_ref=to_ref(tenant, key), ref=to_ref(tenant, response_id)
         )
 
     async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
-        deliveries = await self._redis.run("due", limit=limit, hold_s=claim_s)
+        deliveries = await self._redis.run("claim_deliveries", limit=limit, claim_s=claim_s)
         return [_to_delivery(*delivery) for delivery in deliveries]
 
     async def delay(self, delivery_id: str, seconds: float) -> None:
-        await self._redis.run("delay", id=delivery_id, seconds=seconds)
+        await self._redis.run("delay_delivery", id=delivery_id, seconds=seconds)
 
     async def remove(self, delivery_id: str) -> None:
-        await self._redis.run("remove", id=delivery_id)
+        await self._redis.run("delete_delivery", id=delivery_id)
 
     async def add_key(self, key: ApiKey) -> None:
         [outcome] = await self._redis.run(
@@ -502,7 +503,9 @@ class RedisStore(Store):
         self, name: str, value: bytes, *, expected: bytes | None = None
     ) -> bytes:
         current: bytes
-        [current] = await self._redis.run("agree", name=name, value=value, instead_of=expected)
+        [current] = await self._redis.run(
+            "compare_and_set", name=name, value=value, expected=expected
+        )
         return current
 
 

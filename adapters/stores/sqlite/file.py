@@ -256,7 +256,7 @@ def _open(
         writer = _connect(path, busy_ms)
         undo.callback(writer.close)
         _use_wal(writer, busy_ms)
-        _migrate(writer, migrations)
+        _migrate(writer, migrations, is_shared=FileLock.works and not is_alone)
         if is_alone and alone is not None:
             with _transaction(writer):
                 alone(writer)
@@ -273,7 +273,7 @@ def _open(
 
 def _open_in_memory(migrations: str) -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    _migrate(connection, migrations)
+    _migrate(connection, migrations, is_shared=False)
     return connection
 
 
@@ -303,13 +303,18 @@ def _use_wal(connection: apsw.Connection, busy_ms: int) -> None:
         )
 
 
-def _migrate(connection: apsw.Connection, folder: str) -> None:
+def _migrate(connection: apsw.Connection, folder: str, *, is_shared: bool) -> None:
     scripts = migrations_of(folder)
     with _transaction(connection):  # other starting processes wait from here on
         version = connection.pragma("user_version")
         if version > max(scripts):
             raise SettingsError(
                 f"The store {connection.filename!r} was written by a newer version of this server."
+            )
+        if version < max(scripts) and is_shared:  # they would not find their tables any more
+            raise SettingsError(
+                f"The store {connection.filename!r} cannot be used: "
+                "servers of an older version are using it; stop them first."
             )
         for number in sorted(scripts):
             if number > version:

@@ -24,11 +24,11 @@ from antiphon.application.ports import StoredItem, StorePageQuery
 # SQLite walks the chain itself. That is four times as fast as storing a list of ancestors in each
 # row, and the file is a third as large (measured).
 CHAIN = """
-WITH RECURSIVE chain (id, parent, depth, conversation, given) AS (
-    SELECT id, parent, 0, conversation, given
+WITH RECURSIVE chain (id, parent, depth, conversation, context_end) AS (
+    SELECT id, parent, 0, conversation, context_end
     FROM responses WHERE tenant = ?1 AND id = ?2 AND body IS NOT NULL
     UNION ALL
-    SELECT responses.id, responses.parent, depth + 1, responses.conversation, responses.given
+    SELECT responses.id, responses.parent, depth + 1, responses.conversation, responses.context_end
     FROM chain JOIN responses ON responses.tenant = ?1 AND responses.id = chain.parent
 )
 """
@@ -50,7 +50,7 @@ _ITEMS_OF_CHAIN = """
     SELECT items.item_id, items.body, depth + 1 AS depth, 0 AS kind, items.place AS position
     FROM chain CROSS JOIN items
         ON items.tenant = ?1 AND items.conversation_id = chain.conversation
-        AND items.place < chain.given
+        AND items.place < chain.context_end
     UNION ALL
     SELECT items.item_id, items.body, depth, items.kind, items.position
     FROM chain LEFT JOIN items
@@ -61,8 +61,8 @@ CONTEXT = CHAIN + PACKED.format(order="depth DESC, kind, position", items=_ITEMS
 
 LINKS = f"""
 {CHAIN}
-SELECT json_group_array(json_array(id, conversation, given))
-FROM (SELECT id, conversation, given FROM chain ORDER BY depth)
+SELECT json_group_array(json_array(id, conversation, context_end))
+FROM (SELECT id, conversation, context_end FROM chain ORDER BY depth)
 HAVING count(*)
 """
 

@@ -23,11 +23,11 @@ from antiphon.application.ports import (
 from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, RequestError
 from antiphon.domain.response import Response
 
-HAS_RESERVATION = "SELECT 1 FROM repeats WHERE tenant = ? AND key = ? AND response_id = ?"
+HAS_RESERVATION = "SELECT 1 FROM idempotency_keys WHERE tenant = ? AND key = ? AND response_id = ?"
 
 # An unknown or deleted parent, or one of another tenant, is ignored.
 CREATE = """
-INSERT INTO responses (tenant, id, parent, status, created_at, body, conversation, given,
+INSERT INTO responses (tenant, id, parent, status, created_at, body, conversation, context_end,
                        owner, epoch, logged, expires_at)
 VALUES (?1, ?2, (SELECT id FROM responses WHERE tenant = ?1 AND id = ?3 AND body IS NOT NULL),
         ?4, ?5, ?6, ?7, (SELECT next_place FROM conversations WHERE tenant = ?1 AND id = ?7),
@@ -70,7 +70,8 @@ RETURNING number
 """
 
 REMOVE_RESERVATIONS = """
-DELETE FROM repeats INDEXED BY repeats_by_response WHERE tenant = ? AND response_id = ?
+DELETE FROM idempotency_keys INDEXED BY idempotency_keys_by_response
+WHERE tenant = ? AND response_id = ?
 """
 
 PURGE = """
@@ -128,38 +129,38 @@ ITEMS_OF_RESPONSE = (
 
 RESERVE_PLACES = """
 UPDATE conversations SET next_place = next_place + ?3
-WHERE tenant = ?1 AND id = ?2 AND held_by IS NULL
+WHERE tenant = ?1 AND id = ?2 AND claimed_by IS NULL
 RETURNING next_place
 """
 
 CLAIM = """
-UPDATE conversations SET held_by = ?3, holder = ?4
-WHERE tenant = ?1 AND id = ?2 AND held_by IS NULL
+UPDATE conversations SET claimed_by = ?3, claim_owner = ?4
+WHERE tenant = ?1 AND id = ?2 AND claimed_by IS NULL
 RETURNING id
 """
 
 # A claim is void if its owner is dead and its response is not running.
 DROP_VOID_CLAIM = """
-UPDATE conversations SET held_by = NULL
-WHERE tenant = ?1 AND id = ?2 AND held_by IS NOT NULL
+UPDATE conversations SET claimed_by = NULL
+WHERE tenant = ?1 AND id = ?2 AND claimed_by IS NOT NULL
     AND NOT EXISTS (
         SELECT 1 FROM servers
-        WHERE owner = holder AND beat_at + ttl_s > ?3 AND beat_at <= ?3 + 1
+        WHERE owner = claim_owner AND beat_at + ttl_s > ?3 AND beat_at <= ?3 + 1
     )
     AND NOT EXISTS (
         SELECT 1 FROM responses
-        WHERE responses.tenant = ?1 AND responses.id = held_by
+        WHERE responses.tenant = ?1 AND responses.id = claimed_by
             AND status IN ('queued', 'in_progress')
     )
 """
 
 RELEASE = """
-UPDATE conversations SET held_by = NULL, next_place = next_place + ?4
-WHERE tenant = ?1 AND id = ?2 AND held_by = ?3
+UPDATE conversations SET claimed_by = NULL, next_place = next_place + ?4
+WHERE tenant = ?1 AND id = ?2 AND claimed_by = ?3
 RETURNING next_place
 """
 
-RELEASE_CLAIMS = "UPDATE conversations SET held_by = NULL WHERE tenant = ? AND held_by = ?"
+RELEASE_CLAIMS = "UPDATE conversations SET claimed_by = NULL WHERE tenant = ? AND claimed_by = ?"
 
 # The statements below span all tenants: the server runs them for itself, not for a client.
 
@@ -173,7 +174,7 @@ ORDER BY expires_at LIMIT ?2
 IS_ANYTHING_EXPIRED = """
 SELECT 1 WHERE EXISTS (SELECT 1 FROM responses WHERE expires_at <= ?1)
     OR EXISTS (SELECT 1 FROM responses WHERE logged AND finished_at <= ?2)
-    OR EXISTS (SELECT 1 FROM repeats WHERE expires_at <= ?1)
+    OR EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= ?1)
 """
 
 EXPIRED_LOGS = """
@@ -181,9 +182,9 @@ SELECT number FROM responses WHERE logged AND finished_at <= ? ORDER BY finished
 """
 
 REMOVE_EXPIRED_RESERVATIONS = """
-DELETE FROM repeats
+DELETE FROM idempotency_keys
 WHERE (tenant, key) IN (
-    SELECT tenant, key FROM repeats WHERE expires_at <= ?1 LIMIT ?2
+    SELECT tenant, key FROM idempotency_keys WHERE expires_at <= ?1 LIMIT ?2
 )
 RETURNING 1
 """

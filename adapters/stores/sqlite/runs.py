@@ -159,7 +159,8 @@ REMOVE_LOG = "DELETE FROM events WHERE response = ?"
 MARK_LOG_REMOVED = "UPDATE responses SET logged = 0 WHERE number = ?"
 
 ADD_DELIVERY = """
-INSERT INTO notices (id, tenant, endpoint, body, attempts, due_at) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO webhook_deliveries (id, tenant, endpoint, body, attempts, due_at)
+VALUES (?, ?, ?, ?, ?, ?)
 """
 
 
@@ -299,7 +300,7 @@ class SqliteNotifications:
         # Register before the first check, or events in between would be missed.
         self._waiters.setdefault(waiter.log, set()).add(waiter)
         try:
-            if await self._file.read(partial(_has_news, waiter)):
+            if await self._file.read(partial(_has_new_events, waiter)):
                 return
             if self._polling is None and not woken.done():
                 self._polling = start_shared_task(self._poll())
@@ -345,7 +346,7 @@ class SqliteNotifications:
             version = db.pragma("data_version")
             if version == last_version:
                 return version, []
-            return version, [waiter for waiter in waiters if _has_news(waiter, db)]
+            return version, [waiter for waiter in waiters if _has_new_events(waiter, db)]
 
         try:
             version, ready = await self._file.read(check)
@@ -356,7 +357,7 @@ class SqliteNotifications:
         return version
 
 
-def _has_news(waiter: _Waiter, db: apsw.Connection) -> bool:
+def _has_new_events(waiter: _Waiter, db: apsw.Connection) -> bool:
     rows = rows_of(db, NEXT_EVENT_NUMBER, waiter.log)
     return not rows or rows[0][0] > waiter.after + 1
 

@@ -81,52 +81,52 @@ SELECT coalesce(sum(responses), 0), coalesce(sum(bytes), 0), (
     SELECT count(*) FROM responses INDEXED BY responses_running
     WHERE tenant = ?1 AND owner IS NULL AND status IN ('queued', 'in_progress')
 )
-FROM uses WHERE tenant = ?1
+FROM storage_usage WHERE tenant = ?1
 """
 
 # A key is free if its response is not stored and its owner is dead.
 RESERVE = """
-INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
+INSERT INTO idempotency_keys AS k (tenant, key, response_id, fingerprint, owner, expires_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (tenant, key) DO UPDATE
 SET response_id = excluded.response_id, fingerprint = excluded.fingerprint,
     owner = excluded.owner, expires_at = excluded.expires_at
 WHERE NOT EXISTS (
         SELECT 1 FROM servers
-        WHERE servers.owner = repeats.owner AND beat_at + ttl_s > ?7 AND beat_at <= ?7 + 1
+        WHERE servers.owner = k.owner AND beat_at + ttl_s > ?7 AND beat_at <= ?7 + 1
     )
     AND NOT EXISTS (
         SELECT 1 FROM responses
-        WHERE responses.tenant = ?1 AND responses.id = repeats.response_id AND body IS NOT NULL
+        WHERE responses.tenant = ?1 AND responses.id = k.response_id AND body IS NOT NULL
     )
 """
 
 GET_RESERVATION = """
 SELECT response_id, fingerprint, EXISTS (
     SELECT 1 FROM responses
-    WHERE responses.tenant = ?1 AND responses.id = repeats.response_id AND body IS NOT NULL
+    WHERE responses.tenant = ?1 AND responses.id = k.response_id AND body IS NOT NULL
 )
-FROM repeats WHERE tenant = ?1 AND key = ?2
+FROM idempotency_keys AS k WHERE tenant = ?1 AND key = ?2
 """
 
 UNRESERVE = """
-DELETE FROM repeats WHERE tenant = ?1 AND key = ?2 AND response_id = ?3 AND NOT EXISTS (
+DELETE FROM idempotency_keys WHERE tenant = ?1 AND key = ?2 AND response_id = ?3 AND NOT EXISTS (
     SELECT 1 FROM responses WHERE tenant = ?1 AND id = ?3 AND body IS NOT NULL
 )
 """
 
-IS_ANY_DELIVERY_DUE = "SELECT 1 FROM notices WHERE due_at <= ? LIMIT 1"
+IS_ANY_DELIVERY_DUE = "SELECT 1 FROM webhook_deliveries WHERE due_at <= ? LIMIT 1"
 
 DUE_DELIVERIES = """
-SELECT id, tenant, endpoint, body, attempts FROM notices
+SELECT id, tenant, endpoint, body, attempts FROM webhook_deliveries
 WHERE due_at <= ? ORDER BY due_at, rowid LIMIT ?
 """
 
-CLAIM_DELIVERY = "UPDATE notices SET attempts = attempts + 1, due_at = ? WHERE id = ?"
+CLAIM_DELIVERY = "UPDATE webhook_deliveries SET attempts = attempts + 1, due_at = ? WHERE id = ?"
 
-DELAY_DELIVERY = "UPDATE notices SET due_at = ? WHERE id = ?"
+DELAY_DELIVERY = "UPDATE webhook_deliveries SET due_at = ? WHERE id = ?"
 
-REMOVE_DELIVERY = "DELETE FROM notices WHERE id = ?"
+REMOVE_DELIVERY = "DELETE FROM webhook_deliveries WHERE id = ?"
 
 ADD_KEY = """
 INSERT INTO api_keys (id, name, tenant, hash, created_at, policy) VALUES (?, ?, ?, ?, ?, ?)
@@ -141,11 +141,11 @@ UPDATE_KEY = "UPDATE api_keys SET policy = ? WHERE id = ? RETURNING id"
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = ? RETURNING id"
 
 COMPARE_AND_SET = """
-INSERT INTO agreed (name, value) VALUES (?1, ?2)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE agreed.value = ?3
+INSERT INTO shared_values (name, value) VALUES (?1, ?2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE shared_values.value = ?3
 """
 
-GET_SHARED_VALUE = "SELECT value FROM agreed WHERE name = ?"
+GET_SHARED_VALUE = "SELECT value FROM shared_values WHERE name = ?"
 
 
 class SqliteStore(Store):

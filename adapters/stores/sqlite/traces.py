@@ -1,6 +1,6 @@
 """Traces in the SQLite store: statements, and a function for its writing thread.
 
-The triggers of migrations/sqlite/0007_traces.sql count traces, and delete them with responses.
+The triggers of migrations/sqlite count traces, and delete them with responses.
 """
 
 from __future__ import annotations

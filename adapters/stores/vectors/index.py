@@ -53,7 +53,7 @@ def add_chunks(
     rows = [(chunk.overlap_chars, chunk.text, add_spaces(chunk.text)) for chunk in chunks]
     values = (first, file, scope, msgspec.json.encode(rows).decode())
     db.execute(
-        "INSERT INTO chunks (key, file, repeats, text)"
+        "INSERT INTO chunks (key, file, overlap_chars, text)"
         " SELECT ?1 + key, ?2, value ->> 0, value ->> 1 FROM json_each(?4)",
         values,
     )

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _STORE = """SELECT s.key FROM stores s JOIN tenants t ON t.key = s.tenant
     WHERE t.name = ? AND s.id = ? AND NOT s.is_removed"""
-_STORES = """SELECT s.key, s.id, s.created_at, s.last_active_at, s.expires_at, s.described
+_STORES = """SELECT s.key, s.id, s.created_at, s.last_active_at, s.expires_at, s.body
     FROM stores s"""
 _FILE = """SELECT f.id, s.id, f.created_at, f.status, f.last_error, f.usage_bytes, f.attributes,
         f.chunk_size, f.overlap

@@ -62,7 +62,7 @@ class SqliteVectorStores(VectorStores):
         def work(db: apsw.Connection) -> None:
             db.execute("INSERT OR IGNORE INTO tenants (name) VALUES (?)", (tenant,))
             db.execute(
-                "INSERT INTO stores (tenant, id, created_at, last_active_at, expires_at, described)"
+                "INSERT INTO stores (tenant, id, created_at, last_active_at, expires_at, body)"
                 " SELECT key, ?, ?, ?, ?, ? FROM tenants WHERE name = ?",
                 (store.id, store.created_at, *rows.mutable_values(store), tenant),
             )
@@ -90,7 +90,7 @@ class SqliteVectorStores(VectorStores):
     async def update(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute(
-                "UPDATE stores SET last_active_at = ?, expires_at = ?, described = ? WHERE key = ?",
+                "UPDATE stores SET last_active_at = ?, expires_at = ?, body = ? WHERE key = ?",
                 (*rows.mutable_values(store), rows.store_key(db, tenant, store.id)),
             )
 
@@ -205,7 +205,7 @@ class SqliteVectorStores(VectorStores):
             rows.read_file(db, store, file_id)
             chunks = rows_of(
                 db,
-                "SELECT c.text, c.repeats FROM chunks c JOIN files f ON f.key = c.file"
+                "SELECT c.text, c.overlap_chars FROM chunks c JOIN files f ON f.key = c.file"
                 " WHERE f.store = ? AND f.id = ? AND NOT f.is_removed AND f.status = 'completed'"
                 " ORDER BY c.key",
                 (store, file_id),

@@ -5,8 +5,8 @@ local function exists(ref)
 end
 
 -- A claim is valid while its owner is alive, or its response is unfinished.
-local function is_held(ref)
-  local is = call('HMGET', key('conversation', ref), 'held_by', 'held_owner')
+local function is_claimed(ref)
+  local is = call('HMGET', key('conversation', ref), 'claimed_by', 'claim_owner')
   if not is[1] then
     return false
   end
@@ -79,7 +79,7 @@ function operation.add_items(more)
   if not exists(more.ref) then
     return {'missing'}
   end
-  if is_held(more.ref) then
+  if is_claimed(more.ref) then
     return {'locked'}
   end
   add(more.ref, more.items)
@@ -106,10 +106,10 @@ function operation.claim(one)
   if not exists(one.ref) then
     return {'missing'}
   end
-  if is_held(one.ref) then
+  if is_claimed(one.ref) then
     return {'locked'}
   end
-  call('HSET', key('conversation', one.ref), 'held_by', one.response_id, 'held_owner', one.owner)
+  call('HSET', key('conversation', one.ref), 'claimed_by', one.response_id, 'claim_owner', one.owner)
   return {'ok'}
 end
 

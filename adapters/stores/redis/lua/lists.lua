@@ -15,7 +15,7 @@ local function ids_after(index, after, of)
   return call('ZRANGEBYSCORE', index, after, '+inf', 'LIMIT', 0, of.limit)
 end
 
--- A body that is longer than `max_bytes` is empty here: `body` reads it.
+-- A body that is longer than `max_bytes` is empty here: `response_body` reads it.
 function operation.list_responses(of)
   local after = number_after(of, 'response')
   if not after then
@@ -31,7 +31,7 @@ function operation.list_responses(of)
   return {'ok', found}
 end
 
-function operation.body(one)
+function operation.response_body(one)
   return {call('HGET', key('response', one.ref), 'body')}
 end
 
@@ -46,19 +46,4 @@ function operation.list_conversations(of)
     found[#found + 1] = {id, is[1], is[2]}
   end
   return {'ok', found}
-end
-
--- What was written before there were lists. Returns nothing for what is gone by now.
-function operation.list_earlier(one)
-  for _, ref in ipairs(one.responses) do
-    if is_there(ref) then
-      list('response', ref)
-    end
-  end
-  for _, ref in ipairs(one.conversations) do
-    if call('EXISTS', key('conversation', ref)) == 1 then
-      number_conversation(ref)
-    end
-  end
-  return {'ok'}
 end

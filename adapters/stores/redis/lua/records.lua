@@ -4,32 +4,40 @@
 -- A `ref` is `TENANT:ID`; the tenant is URL-quoted, so it has no colon. Times are in microseconds by
 -- the clock of Redis, which is the same for all servers.
 --
---   response:REF      hash    status epoch owner number parent children conversation given
---                             expires_at size; body, job and trace, until it is deleted;
+--   response:REF      hash    status epoch owner number parent children conversation
+--                             context_end expires_at size; body, job and trace, until it is deleted;
 --                             input, inputs, output, outputs: first number and count of its items;
 --                             next, log_size: the log's next number and bytes, if there is a log
 --   item:TENANT:N     hash    id, body, holders (its response and its conversation: 1 or 2)
 --   ids:TENANT:ID     sorted  numbers of the items of this id
 --   log:REF           stream  an entry (first, body) a chunk; its id is the number after its last
---   conversation:REF  hash    number created_at metadata next_place held_by held_owner
+--   conversation:REF  hash    number created_at metadata next_place claimed_by claim_owner
 --   responses_of:TENANT, conversations_of:TENANT
 --                     sorted  ids by `number`
 --   places:REF        sorted  numbers of a conversation's items, by place
---   owned:OWNER       sorted  refs of its unfinished responses by `number`; those that wait: no name
---   waiting           set     tenants with runs that wait
---   waiting:TENANT    sorted  refs of its responses that wait by `number`
---   owners            sorted  owners by when they expire
---   expiring, ended   sorted  refs by when the response expires, and by when its run ended
---   repeat:TENANT:KEY hash    ref fingerprint owner
---   reserved:REF      string  the repeat that is reserved for this response
---   repeats           sorted  repeats by when they expire
---   notice:ID         hash    tenant endpoint body attempts
---   due               sorted  notices by when they are due
---   use:TENANT        hash    responses bytes waiting
+--   runs_of:OWNER     sorted  refs of its unfinished responses by `number`; those that wait: no name
+--   waiting_tenants   set     tenants with runs that wait
+--   waiting_runs:TENANT
+--                     sorted  refs of its responses that wait by `number`
+--   servers           sorted  owners by when they expire
+--   expiring_responses, finished_logs
+--                     sorted  refs by when the response expires, and by when its run ended
+--   idempotency_key:TENANT:KEY
+--                     hash    ref fingerprint owner
+--   idempotency_key_of:REF
+--                     string  the key, as TENANT:KEY, that is reserved for this response
+--   idempotency_keys  sorted  keys by when they expire
+--   webhook_delivery:ID
+--                     hash    tenant endpoint body attempts
+--   webhook_deliveries
+--                     sorted  deliveries by when they are due
+--   storage_usage:TENANT
+--                     hash    responses bytes waiting
 --   api_keys, api_key_hashes, api_key_order
 --   counter:KEY:NAME:START  string  what an API key used in a window; it expires
 --   slots:KEY         hash    the owner of each run of an API key, by ref
---   agreed            hash    values that all servers share, by name
+--   shared_values     hash    values that all servers share, by name
+--   schema_version    string  the version of these names: see upgrade.lua
 
 local call = redis.call
 local operation = {}
@@ -73,7 +81,7 @@ end
 
 local function count(tenant, what, by)
   if by ~= 0 then
-    call('HINCRBY', key('use', tenant), what, by)
+    call('HINCRBY', key('storage_usage', tenant), what, by)
   end
 end
 
@@ -226,46 +234,46 @@ local function append_numbers(conversation, first, items)
 end
 
 local function holds(conversation, response_id)
-  return call('HGET', key('conversation', conversation), 'held_by') == response_id
+  return call('HGET', key('conversation', conversation), 'claimed_by') == response_id
 end
 
 local function free(conversation)
-  call('HDEL', key('conversation', conversation), 'held_by', 'held_owner')
+  call('HDEL', key('conversation', conversation), 'claimed_by', 'claim_owner')
 end
 
 -- Owners ------------------------------------------------------------------------------------------
 
 local function is_alive(owner)
-  local until_time = call('ZSCORE', single('owners'), owner)
+  local until_time = call('ZSCORE', single('servers'), owner)
   return until_time and tonumber(until_time) > now()
 end
 
 local function index_waiting(ref)
   local tenant = split(ref)
-  call('SADD', single('waiting'), tenant)
-  call('ZADD', key('waiting', tenant), call('HGET', key('response', ref), 'number'), ref)
+  call('SADD', single('waiting_tenants'), tenant)
+  call('ZADD', key('waiting_runs', tenant), call('HGET', key('response', ref), 'number'), ref)
 end
 
 local function own(ref, owner)
   local response = key('response', ref)
   call('HSET', response, 'owner', owner)
-  call('ZADD', key('owned', owner), call('HGET', response, 'number'), ref)
+  call('ZADD', key('runs_of', owner), call('HGET', response, 'number'), ref)
   if owner == '' then
     index_waiting(ref)
     count(split(ref), 'waiting', 1)
   else
-    call('ZADD', single('owners'), 'NX', 0, owner)  -- so that `take` finds it
+    call('ZADD', single('servers'), 'NX', 0, owner)  -- so that `lease_runs` finds it
   end
 end
 
 local function disown(ref)
   local owner = call('HGET', key('response', ref), 'owner')
-  if owner and call('ZREM', key('owned', owner), ref) == 1 and owner == '' then
+  if owner and call('ZREM', key('runs_of', owner), ref) == 1 and owner == '' then
     local tenant = split(ref)
     count(tenant, 'waiting', -1)
-    call('ZREM', key('waiting', tenant), ref)
-    if call('EXISTS', key('waiting', tenant)) == 0 then
-      call('SREM', single('waiting'), tenant)
+    call('ZREM', key('waiting_runs', tenant), ref)
+    if call('EXISTS', key('waiting_runs', tenant)) == 0 then
+      call('SREM', single('waiting_tenants'), tenant)
     end
   end
 end
@@ -304,8 +312,8 @@ local function log(ref, chunk)
   count(split(ref), 'bytes', #chunk.body)
 end
 
-local function tell(ref)
-  call('PUBLISH', key('news', ref), '')
+local function notify(ref)
+  call('PUBLISH', key('new_events', ref), '')
 end
 
 local function drop_log(ref)
@@ -313,8 +321,8 @@ local function drop_log(ref)
   count(split(ref), 'bytes', -tonumber(call('HGET', response, 'log_size') or 0))
   call('HDEL', response, 'next', 'log_size')
   call('DEL', key('log', ref))
-  call('ZREM', single('ended'), ref)
-  tell(ref)
+  call('ZREM', single('finished_logs'), ref)
+  notify(ref)
 end
 
 -- Responses ---------------------------------------------------------------------------------------
@@ -338,10 +346,10 @@ local function set_size(ref, size)
   count(split(ref), 'bytes', size - before)
 end
 
-local function drop_repeat(taken)
-  local repeated = key('repeat', taken)
-  call('DEL', repeated, key('reserved', call('HGET', repeated, 'ref') or ''))
-  call('ZREM', single('repeats'), taken)
+local function drop_idempotency_key(key_ref)
+  local reservation = key('idempotency_key', key_ref)
+  call('DEL', reservation, key('idempotency_key_of', call('HGET', reservation, 'ref') or ''))
+  call('ZREM', single('idempotency_keys'), key_ref)
 end
 
 -- Deletes a response, and its deleted ancestors, that no response continues, with their items.
@@ -364,22 +372,22 @@ local function purge(ref)
   end
 end
 
-local function forget(ref)
+local function delete_response(ref)
   local tenant, id = split(ref)
   local response = key('response', ref)
   local conversation = call('HGET', response, 'conversation')
   if conversation and holds(tenant .. ':' .. conversation, id) then
     free(tenant .. ':' .. conversation)
   end
-  local taken = call('GET', key('reserved', ref))
-  if taken then
-    drop_repeat(taken)
+  local key_ref = call('GET', key('idempotency_key_of', ref))
+  if key_ref then
+    drop_idempotency_key(key_ref)
   end
   disown(ref)
   drop_log(ref)
   set_size(ref, 0)
   call('HDEL', response, 'body', 'job', 'trace', 'status', 'owner')
-  call('ZREM', single('expiring'), ref)
+  call('ZREM', single('expiring_responses'), ref)
   unlist('response', ref)
   count(tenant, 'responses', -1)
   purge(ref)

@@ -3,13 +3,13 @@
 local function expire(ref)
   local expires_at = call('HGET', key('response', ref), 'expires_at')
   if expires_at then
-    call('ZADD', single('expiring'), expires_at, ref)
+    call('ZADD', single('expiring_responses'), expires_at, ref)
   end
 end
 
 function operation.create(new)
   local response = key('response', new.ref)
-  if new.key and call('HGET', key('repeat', new.key), 'ref') ~= new.ref then
+  if new.key and call('HGET', key('idempotency_key', new.key), 'ref') ~= new.ref then
     return {'no key'}
   end
   if call('EXISTS', response) == 1 then
@@ -31,9 +31,9 @@ function operation.create(new)
     call('HSET', response, 'parent', new.parent)
     call('HINCRBY', key('response', parent), 'children', 1)
   end
-  local given = conversation and call('HGET', key('conversation', conversation), 'next_place')
-  if given then
-    call('HSET', response, 'conversation', new.conversation, 'given', given)
+  local context_end = conversation and call('HGET', key('conversation', conversation), 'next_place')
+  if context_end then
+    call('HSET', response, 'conversation', new.conversation, 'context_end', context_end)
   end
   if new.job then
     call('HSET', response, 'job', new.job)
@@ -75,11 +75,11 @@ local function replace_output(ref, output)
   call('HSET', response, 'output', add_items(tenant, output), 'outputs', #output)
 end
 
-local function post(notices, at)
-  for place, notice in ipairs(notices) do
-    call('HSET', key('notice', notice.id), 'tenant', notice.tenant,
-      'endpoint', notice.endpoint, 'body', notice.body, 'attempts', notice.attempts)
-    call('ZADD', single('due'), at + place, notice.id)
+local function add_deliveries(deliveries, at)
+  for place, delivery in ipairs(deliveries) do
+    call('HSET', key('webhook_delivery', delivery.id), 'tenant', delivery.tenant,
+      'endpoint', delivery.endpoint, 'body', delivery.body, 'attempts', delivery.attempts)
+    call('ZADD', single('webhook_deliveries'), at + place, delivery.id)
   end
 end
 
@@ -104,7 +104,7 @@ function operation.finish(last)
     log(ref, last.events)
   end
   if call('HEXISTS', response, 'next') == 1 then
-    call('ZADD', single('ended'), at, ref)
+    call('ZADD', single('finished_logs'), at, ref)
   end
   expire(ref)
   local conversation = call('HGET', response, 'conversation')
@@ -115,8 +115,8 @@ function operation.finish(last)
       leave_items(ref, conversation)
     end
   end
-  post(last.notices, at)
-  tell(ref)
+  add_deliveries(last.deliveries, at)
+  notify(ref)
   return {'ok'}
 end
 
@@ -129,7 +129,7 @@ local function chain(ref)
   local links = {}
   while ref do
     local link = call('HMGET', key('response', ref),
-      'parent', 'conversation', 'given', 'input', 'inputs', 'output', 'outputs')
+      'parent', 'conversation', 'context_end', 'input', 'inputs', 'output', 'outputs')
     links[#links + 1] = link
     ref = link[1] and tenant .. ':' .. link[1]
   end
@@ -170,12 +170,12 @@ function operation.delete(one)
   if not is_there(one.ref) then
     return {'missing'}
   end
-  forget(one.ref)
+  delete_response(one.ref)
   return {'ok'}
 end
 
-function operation.use(of)
-  return call('HMGET', key('use', of.tenant), 'responses', 'bytes', 'waiting')
+function operation.storage_usage(of)
+  return call('HMGET', key('storage_usage', of.tenant), 'responses', 'bytes', 'waiting')
 end
 
 -- Returns the number of deletions: fewer than `limit` if nothing is left to delete.
@@ -187,14 +187,14 @@ function operation.sweep(past)
     gone = gone + #found
     return ipairs(found)
   end
-  for _, ref in due('expiring', at) do
-    forget(ref)
+  for _, ref in due('expiring_responses', at) do
+    delete_response(ref)
   end
-  for _, ref in due('ended', at - microseconds(past.keep_events_s)) do
+  for _, ref in due('finished_logs', at - microseconds(past.keep_events_s)) do
     drop_log(ref)
   end
-  for _, taken in due('repeats', at) do
-    drop_repeat(taken)
+  for _, key_ref in due('idempotency_keys', at) do
+    drop_idempotency_key(key_ref)
   end
   return {gone}
 end

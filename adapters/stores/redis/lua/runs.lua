@@ -1,19 +1,19 @@
 -- Runs, their owners and their logs.
 
 function operation.beat(one)
-  call('ZADD', single('owners'), now() + microseconds(one.ttl_s), one.owner)
+  call('ZADD', single('servers'), now() + microseconds(one.ttl_s), one.owner)
   return {'ok'}
 end
 
 function operation.count_waiting()
-  return {call('ZCARD', key('owned', ''))}
+  return {call('ZCARD', key('runs_of', ''))}
 end
 
 function operation.leave(one)
-  if call('EXISTS', key('owned', one.owner)) == 1 then
-    call('ZADD', single('owners'), 0, one.owner)
+  if call('EXISTS', key('runs_of', one.owner)) == 1 then
+    call('ZADD', single('servers'), 0, one.owner)
   else
-    call('ZREM', single('owners'), one.owner)
+    call('ZREM', single('servers'), one.owner)
   end
   return {'ok'}
 end
@@ -25,23 +25,6 @@ local function hand_over(ref, owner)
   local epoch = call('HINCRBY', response, 'epoch', 1)
   local found = read_response(ref)
   return {ref, epoch, found[1], found[2], call('HGET', response, 'job')}
-end
-
--- Servers of older versions, which may share this Redis, do not keep `waiting`.
-local function repair_waiting()
-  local indexed = 0
-  for _, tenant in ipairs(call('SMEMBERS', single('waiting'))) do
-    indexed = indexed + call('ZCARD', key('waiting', tenant))
-  end
-  if indexed ~= call('ZCARD', key('owned', '')) then
-    for _, tenant in ipairs(call('SMEMBERS', single('waiting'))) do
-      call('DEL', key('waiting', tenant))
-    end
-    call('DEL', single('waiting'))
-    for _, ref in ipairs(call('ZRANGE', key('owned', ''), 0, -1)) do
-      index_waiting(ref)
-    end
-  end
 end
 
 -- Returns pairs of number and ref, oldest first, except for runs of the asker. Removes dead owners
@@ -58,14 +41,13 @@ local function without_owner(asker, limit, waiting)
     return #refs > 0
   end
   if waiting then
-    repair_waiting()
-    for _, tenant in ipairs(call('SMEMBERS', single('waiting'))) do
-      gather(key('waiting', tenant), limit - 1, '')
+    for _, tenant in ipairs(call('SMEMBERS', single('waiting_tenants'))) do
+      gather(key('waiting_runs', tenant), limit - 1, '')
     end
   end
-  for _, dead in ipairs(call('ZRANGEBYSCORE', single('owners'), '-inf', now())) do
-    if dead ~= asker and not gather(key('owned', dead), -1, dead) then
-      call('ZREM', single('owners'), dead)
+  for _, dead in ipairs(call('ZRANGEBYSCORE', single('servers'), '-inf', now())) do
+    if dead ~= asker and not gather(key('runs_of', dead), -1, dead) then
+      call('ZREM', single('servers'), dead)
     end
   end
   table.sort(found, function(one, other) return one[1] < other[1] end)
@@ -88,20 +70,20 @@ local function in_turns(runs, held, per_tenant)
   return turns
 end
 
-function operation.take(by)
+function operation.lease_runs(by)
   if by.limit < 1 then
     return {}
   end
-  local chosen, taken = {}, {}
+  local chosen, leased = {}, {}
   local turns = in_turns(without_owner(by.owner, by.limit, by.waiting), by.held, by.per_tenant)
   for place = 1, math.min(by.limit, #turns) do
     chosen[place] = turns[place]
   end
   table.sort(chosen, function(one, other) return one[2] < other[2] end)
   for place, turn in ipairs(chosen) do
-    taken[place] = hand_over(turn[3][2], by.owner)
+    leased[place] = hand_over(turn[3][2], by.owner)
   end
-  return taken
+  return leased
 end
 
 function operation.take_over(one)
@@ -123,9 +105,9 @@ function operation.give_back(lease)
   return {'ok'}
 end
 
-function operation.held(by)
+function operation.held_leases(by)
   local leases = {}
-  for place, ref in ipairs(call('ZRANGE', key('owned', by.owner), 0, -1)) do
+  for place, ref in ipairs(call('ZRANGE', key('runs_of', by.owner), 0, -1)) do
     leases[place] = {ref, tonumber(call('HGET', key('response', ref), 'epoch'))}
   end
   return leases
@@ -141,7 +123,7 @@ function operation.append(more)
   end
   if verdict == 'next' then
     log(more.ref, more.events)
-    tell(more.ref)
+    notify(more.ref)
   end
   return {'ok'}
 end
@@ -170,7 +152,7 @@ function operation.events(of)
   return {'ok', found, not RUNNING[is[2]] and reached >= tonumber(is[1]) and 1 or 0}
 end
 
-function operation.has_news(of)
+function operation.has_new_events(of)
   local is = call('HMGET', key('response', of.ref), 'next', 'status')
   local may_come = is[1] and RUNNING[is[2]] and tonumber(is[1]) <= of.after + 1
   return {may_come and 0 or 1}

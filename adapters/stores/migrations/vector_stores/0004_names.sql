@@ -1,0 +1,2 @@
+ALTER TABLE stores RENAME COLUMN described TO body;
+ALTER TABLE chunks RENAME COLUMN repeats TO overlap_chars;
