@@ -14,23 +14,27 @@ Check = Callable[[CreateResponse], RequestError | None]
 MAX_CONSTRAINT_CHARS = 262_144
 """Of a regular expression, a grammar, or all choices: engines compile them for all clients."""
 
+EXCLUSIVE_FIELDS = (
+    ("previous_response_id", "conversation"),
+    ("previous_response_id", "previous_input_messages"),
+    ("conversation", "previous_input_messages"),
+)
+"""Pairs of fields of which a request may have one, in the order in which they are checked."""
+
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
 def check_request(request: CreateResponse) -> None:
     """Check all rules of a request. Raises: RequestError for the first rule that it breaks."""
-    _check(request, RULES)
+    for rule in RULES:
+        if (error := rule(request)) is not None:
+            raise error
 
 
 def check_conversation(request: CreateResponse) -> None:
     """Check only the rules that do not require anything to answer. Raises: RequestError."""
-    _check(request, CONVERSATION_RULES)
-
-
-def _check(request: CreateResponse, rules: Sequence[Check]) -> None:
-    for rule in rules:
-        error = rule(request)
-        if error is not None:
+    for rule in CONVERSATION_RULES:
+        if (error := rule(request)) is not None:
             raise error
 
 
@@ -69,22 +73,21 @@ def _check_input_exists(request: CreateResponse) -> RequestError | None:
         request.prompt,
         request.previous_input_messages,
     )
-    if any(source is not None for source in sources):
+    if sources.count(None) < len(sources):
         return None
     return missing_parameter("input")
 
 
-def _exclusive_check(first: str, second: str) -> Check:
-    def check(request: CreateResponse) -> RequestError | None:
+def _check_exclusive(request: CreateResponse) -> RequestError | None:
+    for first, second in EXCLUSIVE_FIELDS:
         if getattr(request, first) is None or getattr(request, second) is None:
-            return None
+            continue
         return RequestError(
             f"Mutually exclusive parameters: {first!r} and {second!r}. Send only one of them.",
             param=second,
             code="mutually_exclusive_parameters",
         )
-
-    return check
+    return None
 
 
 def _check_background(request: CreateResponse) -> RequestError | None:
@@ -138,9 +141,7 @@ def _check_schema(request: CreateResponse) -> RequestError | None:
 
 
 CONVERSATION_RULES: Sequence[Check] = (
-    _exclusive_check("previous_response_id", "conversation"),
-    _exclusive_check("previous_response_id", "previous_input_messages"),
-    _exclusive_check("conversation", "previous_input_messages"),
+    _check_exclusive,
     _check_structured_outputs,
     _check_schema,
 )

@@ -38,6 +38,14 @@ class Conversation(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
+_MESSAGES: frozenset[type[i.Item]] = frozenset({i.Message})
+
+
+def only_messages(items: Iterable[i.Item]) -> bool:
+    """Whether all items are messages: then no rule about calls, reasoning or settings applies."""
+    return _MESSAGES.issuperset(map(type, items))
+
+
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """An item of the conversation, with its original JSON."""
 

@@ -26,7 +26,7 @@ def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
     fields = [
         path
         for path, (names, harmless) in _IGNORED.items()
-        if _value(request, names) not in harmless
+        if getattr(request, names[0]) not in harmless and _value(request, names) not in harmless
     ]
     return (*offered.ignored, *fields)
 

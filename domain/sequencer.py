@@ -202,7 +202,7 @@ class Sequencer:
 
     def _end(self, status: str, **changes: object) -> Response:
         shows_messages = self.response.input_messages is not UNSET
-        usages = per_turn(self._turns)
+        usages = per_turn(self._turns) if shows_messages or len(self._turns) > 1 else ()
         if self.metrics is not None:
             changes["metrics"] = self.metrics()
         self.response = replace(

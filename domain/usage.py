@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -65,28 +65,38 @@ def total(turns: Sequence[TurnUsage], *, list_turns: bool = False) -> Usage:
     >>> total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]).total_tokens
     12
     """
-
-    def list_counts(counts: Iterable[int]) -> tuple[int, ...] | UnsetType:
-        return tuple(counts) if list_turns else UNSET
-
     turns = model_turns(turns)
-    inputs = sum(t.input for t in turns)
-    outputs = sum(t.output for t in turns)
+    sums = sum_of(turns)
     return Usage(
-        input_tokens=inputs,
+        input_tokens=sums.input,
         input_tokens_details=InputTokensDetails(
-            cached_tokens=sum(t.cached for t in turns),
-            input_tokens_per_turn=list_counts(t.input for t in turns),
-            cached_tokens_per_turn=list_counts(t.cached for t in turns),
+            cached_tokens=sums.cached,
+            input_tokens_per_turn=tuple([t.input for t in turns]) if list_turns else UNSET,
+            cached_tokens_per_turn=tuple([t.cached for t in turns]) if list_turns else UNSET,
         ),
-        output_tokens=outputs,
+        output_tokens=sums.output,
         output_tokens_details=OutputTokensDetails(
-            reasoning_tokens=sum(t.reasoning for t in turns),
-            tool_output_tokens=sum(t.tool_output for t in turns),
-            output_tokens_per_turn=list_counts(t.output for t in turns),
-            tool_output_tokens_per_turn=list_counts(t.tool_output for t in turns),
+            reasoning_tokens=sums.reasoning,
+            tool_output_tokens=sums.tool_output,
+            output_tokens_per_turn=tuple([t.output for t in turns]) if list_turns else UNSET,
+            tool_output_tokens_per_turn=tuple([t.tool_output for t in turns])
+            if list_turns
+            else UNSET,
         ),
-        total_tokens=inputs + outputs,
+        total_tokens=sums.input + sums.output,
+    )
+
+
+def sum_of(turns: Sequence[TurnUsage]) -> TurnUsage:
+    """Return the sum of the turns' tokens."""
+    if len(turns) == 1:
+        return turns[0]
+    return TurnUsage(
+        input=sum(turn.input for turn in turns),
+        cached=sum(turn.cached for turn in turns),
+        output=sum(turn.output for turn in turns),
+        reasoning=sum(turn.reasoning for turn in turns),
+        tool_output=sum(turn.tool_output for turn in turns),
     )
 
 

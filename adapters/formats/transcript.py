@@ -31,7 +31,7 @@ from antiphon.adapters.formats.turn_cache import Author, TurnCache
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.client_tools import KINDS_OF
-from antiphon.domain.conversation import calls_by_output
+from antiphon.domain.conversation import calls_by_output, only_messages
 from antiphon.domain.errors import RequestError
 from antiphon.domain.file_search import arguments_of, render_results
 from antiphon.domain.json import Json
@@ -72,8 +72,9 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
 
     Raises: RequestError for content that chat models cannot read.
     """
-    calls = calls_by_output(items)  # a result does not name its tool
-    file_search_results = render_results(items)
+    has_calls = not only_messages(items)
+    calls = calls_by_output(items) if has_calls else {}  # a result does not name its tool
+    file_search_results = render_results(items) if has_calls else {}
     approval_requests: dict[str, i.McpApprovalRequest] = {}
     for item in items:
         match item:

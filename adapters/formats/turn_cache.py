@@ -144,7 +144,7 @@ class TurnCache(Generic[E]):
 
         Tokens with reasoning that the entries lack are not repeated once a new input follows.
         """
-        last_input = self._last_input(entries)
+        last_input: int | None = None
         position = 0
         while position < len(entries):
             match = self._find(prefix_digests[position], entries, position)
@@ -153,6 +153,8 @@ class TurnCache(Generic[E]):
                 position += 1
                 continue
             matched = [(each, self._author_of(each)) for each in entries[position : match.end]]
+            if last_input is None:
+                last_input = self._last_input(entries)
             repeats = match.is_whole and (not match.turn.hides_reasoning or position > last_input)
             yield CachedTurn(
                 [entry for entry, author in matched if author != "tool"],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from antiphon.application.input.sampling import sampling_of
-from antiphon.application.ports import Model, Turn
+from antiphon.application.ports import Constraint, Model, Sampling, Turn
+from antiphon.application.ports.sampling import ALL_AT_ONCE
+from antiphon.domain.checks import constraint_of
 from antiphon.domain.conversation import ActiveConfiguration
+from antiphon.domain.decoding import read
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
@@ -17,6 +20,7 @@ from antiphon.domain.request import (
     AnyFormat,
     CreateResponse,
     PlainFormat,
+    PromptCacheOptions,
     TextParams,
 )
 from antiphon.domain.response import (
@@ -35,6 +39,24 @@ VERBOSITY = {
 }
 """`text.verbosity` as instructions, because open models have no such parameter."""
 
+ENGINE_FIELDS = ("vllm_xargs", "kv_transfer_params", "ec_transfer_params")
+"""Request fields that only an engine understands."""
+
+CONSTRAINT_KINDS: Mapping[str, Any] = {"json": "json_schema"}
+"""Kinds of `structured_outputs` that have another name in a Constraint."""
+
+CONSTRAINT_OPTIONS = (
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "whitespace_pattern",
+)
+
+
+LOGPROBS = "message.output_text.logprobs"
+
+LOGPROB_STEP = 64
+"""The most tokens in a step with logprobs: those of a whole turn would be too much at a time."""
+
 
 def response_of(
     request: CreateResponse,
@@ -49,7 +71,7 @@ def response_of(
 
     Raises: RequestError for what this model does not support.
     """
-    defaults = model.sampling_defaults
+    defaults, conversation_id = model.sampling_defaults, request.conversation_id
     return Response(
         id=response_id,
         created_at=created_at,
@@ -61,7 +83,7 @@ def response_of(
         model=request.model or "",
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
-        conversation=_conversation(request),
+        conversation=ConversationRef(id=conversation_id) if conversation_id else None,
         reasoning=_reasoning(request, model),
         store=request.store is not False,
         temperature=_first_known(request.temperature, defaults.get("temperature"), 1.0),
@@ -75,10 +97,12 @@ def response_of(
         truncation=request.truncation or "disabled",
         user=request.user,
         safety_identifier=request.safety_identifier,
-        service_tier=tier_of(request),
+        service_tier="default" if request.service_tier is None else tier_of(request),
         prompt_cache_key=request.prompt_cache_key,
         metadata=request.metadata or {},
-        prompt_cache_options=_cache(request),
+        prompt_cache_options=_cache(request.prompt_cache_options)
+        if request.prompt_cache_options
+        else UNSET,
         prompt_cache_retention=request.prompt_cache_retention or UNSET,
         input_transformations=tuple(removed) or UNSET,
         prompt=request.prompt or UNSET,
@@ -112,8 +136,7 @@ def turn_of(
         choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         text=_text(request, active_configuration.format),
-        effort=_check_effort(active_configuration.effort, request, model, "input")
-        or _effort(request, model),
+        effort=_effort(request, model, active_configuration.effort),
         previous_messages=request.previous_input_messages or (),
         template_kwargs=request.chat_template_kwargs or {},
         truncate=request.truncation == "auto",
@@ -125,32 +148,28 @@ def turn_of(
 
 
 def _priority(request: CreateResponse, model: Model) -> int:
+    if request.priority is not None:
+        return request.priority
     # The engine may refuse a priority that the client did not ask for by name.
-    if request.priority is None and not model.schedules_by_priority:
+    if request.service_tier is None or not model.schedules_by_priority:
         return 0
     return priority_of(request)
 
 
 def _instructions(request: CreateResponse) -> str | None:
-    verbosity = (request.text.verbosity if request.text else None) or "medium"
+    if request.text is None:
+        return request.instructions or None
+    verbosity = request.text.verbosity or "medium"
     parts = (request.instructions, VERBOSITY.get(verbosity))
-    return "\n\n".join(text for text in parts if text) or None
+    return "\n\n".join(filter(None, parts)) or None
 
 
-def _cache(request: CreateResponse) -> CacheConfig | UnsetType:
-    options = request.prompt_cache_options
-    if options is None:
-        return UNSET
+def _cache(options: PromptCacheOptions) -> CacheConfig:
     return CacheConfig(
         mode=options.mode or "implicit",
         ttl=options.ttl or "30m",
         comparison_response_id=options.comparison_response_id or UNSET,
     )
-
-
-def _conversation(request: CreateResponse) -> ConversationRef | None:
-    conversation_id = request.conversation_id
-    return None if conversation_id is None else ConversationRef(id=conversation_id)
 
 
 def _text(request: CreateResponse, active_format: AnyFormat | None = None) -> TextConfig:
@@ -171,14 +190,14 @@ def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
     )
 
 
-def _effort(request: CreateResponse, model: Model) -> str | None:
-    effort = request.reasoning.effort if request.reasoning else None
-    return _check_effort(effort, request, model, "reasoning.effort")
+def _effort(request: CreateResponse, model: Model, active_effort: str | None = None) -> str | None:
+    """Return the effort; an active one takes precedence over the request's.
 
-
-def _check_effort(
-    effort: str | None, request: CreateResponse, model: Model, param: str
-) -> str | None:
+    Raises: RequestError for one that the model does not know.
+    """
+    effort, param = active_effort, "input"
+    if effort is None and request.reasoning is not None:
+        effort, param = request.reasoning.effort, "reasoning.effort"
     if effort is not None and effort not in model.efforts:
         known = ", ".join(repr(each) for each in model.efforts)
         raise RequestError(
@@ -191,4 +210,53 @@ def _check_effort(
 
 
 def _first_known(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
+    for value in values:
+        if value is not None:
+            return value
+    return None
+
+
+def wants_logprobs(request: CreateResponse) -> bool:
+    return LOGPROBS in (request.include or ())
+
+
+def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
+    """Return the request's sampling parameters; `watched`: a client may read token by token."""
+    with_logprobs = wants_logprobs(request)
+    stop = (request.stop,) if isinstance(request.stop, str) else request.stop
+    return Sampling(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        repetition_penalty=request.repetition_penalty,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        max_tokens=request.max_output_tokens,
+        stop=stop or (),
+        stop_token_ids=request.stop_token_ids or (),
+        include_stop_str_in_output=bool(request.include_stop_str_in_output),
+        ignore_eos=bool(request.ignore_eos),
+        logit_bias=request.logit_bias or {},
+        logprobs=(request.top_logprobs or 0) if with_logprobs else None,
+        constraint=_constraint(request),
+        step_tokens=1 if watched else LOGPROB_STEP if with_logprobs else ALL_AT_ONCE,
+        extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},
+    )
+
+
+def _constraint(request: CreateResponse) -> Constraint | None:
+    constraint = constraint_of(request)
+    if constraint is None:
+        return None
+    kind, value = constraint
+    if kind in ("json", "structural_tag") and isinstance(value, str):
+        # Like vLLM, accept JSON text for both; decode it here.
+        value = read(msgspec.json.decode, value.encode(), f"structured_outputs.{kind}")
+    options = {
+        name: getattr(request.structured_outputs, name)
+        for name in CONSTRAINT_OPTIONS
+        if getattr(request.structured_outputs, name) is not None
+    }
+    return Constraint(kind=CONSTRAINT_KINDS.get(kind, kind), value=value, options=options)

@@ -75,7 +75,8 @@ class TokenModel(Model):
         self._make_format = make_format
         self._engine = engine
         self._deadlines = deadlines
-        self._counted = CountedPrompts()
+        self._counted: CountedPrompts | None = None
+        """Made with the first prompt that is counted: most servers count none."""
         self._rendering = LoopPortions()
 
     @property
@@ -130,6 +131,8 @@ class TokenModel(Model):
         else:
             limit = self._max_prompt_tokens * MAX_COUNTED_CONTEXTS
             prompt = await self._render(turn, max_tokens=limit)
+            if self._counted is None:
+                self._counted = CountedPrompts()
             self._counted.keep(turn, prompt)
         return len(prompt.token_ids)
 
@@ -139,7 +142,7 @@ class TokenModel(Model):
         turn, prompt = await self._render_to_fit(turn)
         if admit is not None:
             await admit(len(prompt.token_ids))
-        written = self._begin(turn, len(prompt.token_ids))
+        written = () if turn.progress is None else self._begin(turn, len(prompt.token_ids))
         parser = self._format.make_parser(turn, prompt)
         steps = await self._start_steps(turn, prompt, written, request_id)
         return TokenTurn(
@@ -148,14 +151,13 @@ class TokenModel(Model):
             turn,
             prompt,
             steps,
-            self._make_stop_strings(turn),
+            self._make_stop_strings(turn) if turn.sampling.stop else None,
             deadlines=self._deadlines,
         )
 
     def _begin(self, turn: Turn, input_tokens: int) -> Sequence[Step]:
         """Return the steps of the turn that another server has written. Raises: CannotResume."""
-        if turn.progress is None:
-            return ()
+        assert turn.progress is not None
         return turn.progress.begin(
             f"{self.format_name} {self.names[0]}",
             input_tokens,
@@ -167,7 +169,8 @@ class TokenModel(Model):
         self, turn: Turn, prompt: Prompt, written: Sequence[Step], request_id: str
     ) -> Steps:
         """Admit the run in the engine, unless the turn was written whole already."""
-        sampling, tokens = self._sampling_of(turn, prompt), token_ids_of(written)
+        sampling = self._sampling_of(turn, prompt)
+        tokens = token_ids_of(written) if written else ()
         if written and written[-1].finish is not None:
             return ResumedSteps(written)
         if tokens and sampling.max_tokens is not None and len(tokens) >= sampling.max_tokens:
@@ -189,7 +192,7 @@ class TokenModel(Model):
         return ResumedSteps(written, steps) if written else steps
 
     def _make_stop_strings(self, turn: Turn) -> StopStrings | None:
-        if self._format.reads_text or not turn.sampling.stop:
+        if self._format.reads_text:
             return None
         include = turn.sampling.include_stop_str_in_output
         return StopStrings(turn.sampling.stop, include=include)
@@ -240,7 +243,8 @@ class TokenModel(Model):
         return shorter_turn, prompt
 
     async def _render_whole(self, turn: Turn) -> Prompt:
-        prompt = self._counted.take(turn) or await self._render(turn)
+        counted = None if self._counted is None else self._counted.take(turn)
+        prompt = counted or await self._render(turn)
         if not self._leaves(1, prompt):
             raise input_too_long(len(prompt.token_ids), self._max_prompt_tokens)
         return prompt

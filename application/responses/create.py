@@ -84,7 +84,7 @@ class CreateResponseService:
             return await self._create(submission, reservation)
         admission = self._admission.enter(
             submission.caller.tenant,
-            priority=priority_of(request),
+            priority=0 if _names_no_tier(request) else priority_of(request),
             client_left=submission.client_left,
         )
         async with admission as ticket:
@@ -127,13 +127,13 @@ class CreateResponseService:
 def _limit_tier(submission: Submission) -> Submission:
     """Return the submission with a tier that its caller may use."""
     request, body = submission.request, submission.body
-    if (
-        request.service_tier is None
-        and request.priority is None
-        and submission.caller.policy.service_tier == "default"
-    ):
+    if _names_no_tier(request) and submission.caller.policy.service_tier == "default":
         return submission
     limited = limit_tier(request, highest_tier_of(submission.caller))
     if limited is request:
         return submission
     return replace(submission, request=limited, body=body and with_tier_of(limited, body))
+
+
+def _names_no_tier(request: CreateResponse) -> bool:
+    return request.service_tier is None and request.priority is None

@@ -15,8 +15,8 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.input.from_request import wants_logprobs
 from antiphon.application.input.items import to_stored_item
-from antiphon.application.input.sampling import wants_logprobs
 from antiphon.application.ports import (
     AdmitPrompt,
     Clock,

@@ -44,7 +44,7 @@ class PlanTurns:
         self._tool_servers = tool_servers
         self._budgets = budgets
         self._audit_log = audit_log
-        self._traces = traces
+        self._traces = None if traces is None or traces.keep == "off" else traces
         self._propagation = propagation
 
     async def __call__(
@@ -94,17 +94,21 @@ async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: st
     has_trigger = bool(prepared.input) and isinstance(prepared.input[-1].item, CompactionTrigger)
     if has_trigger and not prepared.turn.items:
         raise RequestError("There is no conversation to compact.", param="input")
-    servers = mcp_servers_of(prepared.offer)
+    servers = mcp_servers_of(prepared.offer) if prepared.offer.definitions else []
     labels = dict.fromkeys(server.server_label for server in servers)
     return Plan(
         tenant=tenant,
         model=prepared.model,
         offer=prepared.offer,
         turn=prepared.turn,
-        compacts=not warms_up and (has_trigger or await _is_too_long(request, prepared)),
+        compacts=not warms_up
+        and (
+            has_trigger
+            or (bool(request.context_management) and await _is_too_long(request, prepared))
+        ),
         answers=not has_trigger,
         warms_up=warms_up,
-        summary=_summary_of(request),
+        summary=_summary_of(request) if request.reasoning else None,
         mcp_servers=servers,
         unlisted_labels=[
             label for label in labels if mcp.listed_tools(label, prepared.conversation) is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.application.input.from_request import turn_of
 from antiphon.application.input.history import LoadHistory
@@ -22,7 +23,7 @@ from antiphon.application.support.threads import (
 )
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
-from antiphon.application.tools.offers import KnownTools, OfferTools, json_bytes_of
+from antiphon.application.tools.offers import NO_TOOLS, KnownTools, OfferTools, json_bytes_of
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.ignored import ignored_paths, refuse_ignored
@@ -63,8 +64,8 @@ class _CheckedRequest(Struct, frozen=True, kw_only=True):
     conversation: Sequence[AnyItem]
     offer: Offer
     ignored: Sequence[str]
-    approved_calls: Sequence[mcp.ApprovedCall]
-    active_configuration: c.ActiveConfiguration
+    approved_calls: Sequence[mcp.ApprovedCall] = ()
+    active_configuration: c.ActiveConfiguration = c.ActiveConfiguration()
 
 
 class PrepareTurn:
@@ -157,26 +158,31 @@ class PrepareTurn:
         request, caller = submission.request, submission.caller
         if caller.policy.hosts:
             check_urls(caller.policy, entries)
-        offer = self._offer_tools(
-            request,
-            history,
-            entries,
-            tenant=caller.tenant,
-            policy=caller.policy,
-            known=known_tools,
-        )
         items = [entry.item for entry in entries]
-        conversation = [*(entry.item for entry in history), *items]
+        conversation = [*[entry.item for entry in history], *items]
+        only_messages = c.only_messages(conversation)
+        offer = NO_TOOLS
+        if request.tools or request.tool_choice is not None or not only_messages:
+            offer = self._offer_tools(
+                request,
+                history,
+                entries,
+                tenant=caller.tenant,
+                policy=caller.policy,
+                known=known_tools,
+            )
         ignored = ignored_paths(request, offer)
         if submission.strict:
             refuse_ignored(ignored, offer)
-        c.check_ids((entry.item.id for entry in history), items)
+        c.check_ids([entry.item.id for entry in history], items)
+        checked = _CheckedRequest(
+            items=items, conversation=conversation, offer=offer, ignored=ignored
+        )
+        if only_messages:
+            return checked
         c.check_call_output_pairs(conversation)
-        return _CheckedRequest(
-            items=items,
-            conversation=conversation,
-            offer=offer,
-            ignored=ignored,
+        return replace(
+            checked,
             approved_calls=mcp.approved_calls(conversation),
             active_configuration=c.active_configuration(conversation),
         )

@@ -13,8 +13,8 @@ from typing import TypeVar
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from antiphon.application.input.from_request import wants_logprobs
 from antiphon.application.input.prompt_templates import ExpandPrompt
-from antiphon.application.input.sampling import wants_logprobs
 from antiphon.application.input.submission import Submission
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.progress.run_progress import RunProgress

@@ -171,6 +171,8 @@ class Turns:
                 first_item, first_usage = len(output), len(usages)
                 last_turn = await self._start_first_answer(turn)
                 yield last_turn
+            if not plan.offer.definitions and not plan.approved_calls:
+                return  # there is nothing that this server could have run
             further_turns = self._iterate_further(
                 turn, last_turn, output, usages, first_item, first_usage
             )

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.application.input.sampling import LOGPROB_STEP
+from antiphon.application.input.from_request import LOGPROB_STEP
 from antiphon.application.runs.logprob_budget import MAX_LOGPROBS
 
 from .conftest import MODELS, create, frames, script, wait_until

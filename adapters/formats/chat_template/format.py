@@ -67,6 +67,7 @@ class ChatTemplateFormat(Format):
         self._family = family
         self._tokenizer = tokenizer
         self._renderer = renderer
+        self._reasoning_openings = family.reasoning_openings
 
     @property
     def family(self) -> Family:
@@ -78,7 +79,7 @@ class ChatTemplateFormat(Format):
         return self._renderer.reads_images
 
     async def render(self, turn: Turn) -> Prompt:
-        if not has_calls(self._family) and callable_tools(turn):
+        if turn.tools and not has_calls(self._family) and callable_tools(turn):
             raise RequestError(NO_CALLS.format(name=self.name), param="tools")
         return await self._renderer.render(turn)
 
@@ -108,6 +109,8 @@ class ChatTemplateFormat(Format):
         )
 
     def constraint(self, turn: Turn) -> Constraint | None:
+        if not turn.tools and turn.text.format.get("type") == "text":
+            return None
         return constraint(self._family, turn, inside_reasoning=self._renderer.opens_reasoning(turn))
 
     def text(self, token_ids: Sequence[int]) -> str:
@@ -122,7 +125,7 @@ class ChatTemplateFormat(Format):
         if self._family.think is None:
             return False
         tail = self._tokenizer.decode(prompt.token_ids[-PROMPT_TAIL_TOKENS:])
-        return self._family.opens_reasoning(tail)
+        return tail.rstrip().endswith(self._reasoning_openings)
 
 
 def load(

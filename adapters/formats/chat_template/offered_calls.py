@@ -39,7 +39,7 @@ class OfferedCalls(Calls):
         deltas: DeltaBuffer,
         prose: Prose,
     ) -> None:
-        self.tools = callable_tools(turn)
+        self.tools = callable_tools(turn) if turn.tools else {}
         self.markers = markers
         self._names = ToolNames(turn.tools, turn.choice)
         self._parallel = turn.parallel_tool_calls

@@ -138,11 +138,15 @@ class Family(Struct, frozen=True, eq=False, kw_only=True, forbid_unknown_fields=
         """The markers after visible text, which end a message."""
         return (*(self.text or ())[1:], *self.answer_ends)
 
+    @property
+    def reasoning_openings(self) -> tuple[str, ...]:
+        """The ends of a prompt that opens reasoning."""
+        openings = [opening for opening, _ in self.thinks]
+        return (*openings, *[f"{opening}{self.think_label}".rstrip() for opening in openings])
+
     def opens_reasoning(self, prompt: str) -> bool:
         """Whether the prompt ends with a marker that opens reasoning."""
-        openings = [opening for opening, _ in self.thinks]
-        labeled = [f"{opening}{self.think_label}".rstrip() for opening in openings]
-        return prompt.rstrip().endswith((*openings, *labeled))
+        return prompt.rstrip().endswith(self.reasoning_openings)
 
 
 THINK = ("<think>", "</think>")

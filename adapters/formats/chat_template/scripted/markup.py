@@ -176,7 +176,7 @@ class ScriptedRenderer(Renderer):
     def _write(self, turn: Turn) -> tuple[Prompt, list[LongText]]:
         """Return the prompt, and the texts that it does not have yet."""
         prompt = _PromptWriter()
-        tools = prompt_tools(turn)
+        tools = prompt_tools(turn) if turn.tools else ()
         if tools:
             prompt.ids += MESSAGE_STARTS["tools"]
             prompt.ids += self._encode_tools(tools, turn.max_prompt_tokens)
