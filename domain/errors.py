@@ -10,13 +10,13 @@ AntiphonError
 │   ├── ContainerElsewhere    another server has the container                409, if not relayed
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
-│   ├── QueueFull             the client has too many requests waiting        429
+│   ├── ConcurrencyLimitExceeded the client has too many requests waiting     429
 │   ├── QuotaExceeded         the tenant has reached its storage limit        429
 │   ├── LimitExceeded         the API key has reached one of its limits       429
 │   │   └── ModelBusy         the model's server takes no more requests now   429
 │   ├── EmbeddingsError       the embedding engine is not available           503
 │   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
-│   ├── TooManyRequests       the engine's queue is full                      503
+│   ├── ServerOverloaded      the engine's or the server's queue is full      503
 │   ├── ServerShuttingDown    this server starts nothing more                 503
 │   └── ServerUnreachable     the server that has a container does not answer 503
 ├── EngineError               the engine failed in this run                   500
@@ -157,8 +157,8 @@ class UnsupportedMediaType(RequestError):
     """The request body is not declared as JSON."""
 
 
-class QueueFull(RequestError):
-    """The client has reached its limit of waiting requests, on its connection or in total."""
+class ConcurrencyLimitExceeded(RequestError):
+    """The client has too many requests waiting or arriving, or too many connections open."""
 
 
 class QuotaExceeded(RequestError):
@@ -212,8 +212,8 @@ class EmbeddingsError(RequestError):
         super().__init__(message, code="embeddings_unavailable")
 
 
-class TooManyRequests(RequestError):
-    """The engine's queue is full; nothing was started."""
+class ServerOverloaded(RequestError):
+    """The engine's or the server's queue is full; nothing was started."""
 
 
 class ServerShuttingDown(RequestError):

@@ -17,12 +17,12 @@ from antiphon.domain.errors import (
     EngineError,
     ModelBusy,
     RequestError,
-    TooManyRequests,
+    ServerOverloaded,
 )
 
 logger = logging.getLogger("antiphon.models")
 
-FAILURES = (EngineError, TooManyRequests, ModelBusy)
+FAILURES = (EngineError, ServerOverloaded, ModelBusy)
 """What another model may do better; a request that the first model refuses is the client's."""
 
 T = TypeVar("T")

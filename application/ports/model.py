@@ -335,13 +335,13 @@ class Engine(Protocol):
 
         Leaving the iterator at any step, or cancelling the task that reads it, aborts the run and
         leaves the engine working.
-        Raises: TooManyRequests; RequestError for a prompt that leaves no room for output, with the
+        Raises: ServerOverloaded; RequestError for a prompt that leaves no room for output, with the
         code `context_length_exceeded` and the param `input`; while iterating: EngineError.
         """
 
 
 AdmitPrompt = Callable[[int], Awaitable[None]]
-"""Returns when a prompt of so many tokens may be run. Raises: RequestError, TooManyRequests."""
+"""Returns when a prompt of so many tokens may be run. Raises: RequestError, ServerOverloaded."""
 
 
 class TurnFacts(Struct, frozen=True, kw_only=True):
@@ -532,5 +532,5 @@ class Model(Protocol):
 
         With `truncate`, it drops the oldest items that the conversation rules allow until the input
         fits. Raises: RequestError, with the code `context_length_exceeded` and the param `input` if
-        the input leaves no room for output; TooManyRequests; EngineDead.
+        the input leaves no room for output; ServerOverloaded; EngineDead.
         """

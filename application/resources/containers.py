@@ -25,8 +25,8 @@ from antiphon.application.ports import (
 from antiphon.application.resources.server_addresses import server_tag_in
 from antiphon.application.support.paging import Order
 from antiphon.domain.errors import (
+    ConcurrencyLimitExceeded,
     NotFound,
-    QueueFull,
     RequestError,
     SandboxError,
     SandboxesBusy,
@@ -347,7 +347,7 @@ async def _convert_errors(result: Awaitable[T], *, path: str | None = None) -> T
     try:
         return await result
     except SandboxesBusy as error:
-        raise QueueFull(str(error)) from None
+        raise ConcurrencyLimitExceeded(str(error)) from None
     except SandboxError as error:
         raise RequestError(str(error), param=path, code="container_error") from None
 

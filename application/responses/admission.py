@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from antiphon.application.input.submission import ClientLeft
 from antiphon.application.support.fair_queue import FairQueue, Place
-from antiphon.domain.errors import RequestError, TooManyRequests
+from antiphon.domain.errors import RequestError, ServerOverloaded
 
 
 class AdmissionLimits(Struct, frozen=True, kw_only=True):
@@ -51,8 +51,8 @@ class Admission:
     def check_room(self, tenant: str) -> None:
         """Check whether a request could wait now; cheap, before anything else is done with it.
 
-        Raises: QueueFull if the tenant has its share of waiting requests, TooManyRequests if the
-        server has all.
+        Raises: ConcurrencyLimitExceeded if the tenant has its share of waiting requests,
+        ServerOverloaded if the server has all.
         """
         self.runs.check_room(tenant)
 
@@ -62,8 +62,8 @@ class Admission:
         """Return a context manager that waits until a run of the tenant may start.
 
         A lower `priority` waits less. The run ends with the block, unless the ticket is handed to a
-        task. Entering raises: QueueFull; TooManyRequests, at once or after `queue_s`; RequestError
-        if the client leaves meanwhile.
+        task. Entering raises: ConcurrencyLimitExceeded; ServerOverloaded, at once or after
+        `queue_s`; RequestError if the client leaves meanwhile.
         """
         return Ticket(self, tenant, priority, self._limits.queue_s, client_left)
 
@@ -97,7 +97,7 @@ class Ticket:
             self.release()
 
     async def admit_prompt(self, tokens: int) -> None:
-        """Wait until a prompt of so many tokens fits. Raises: TooManyRequests, RequestError."""
+        """Wait until a prompt of so many tokens fits. Raises: ServerOverloaded, RequestError."""
         queue = self._admission.prompt_tokens
         # A prompt that is longer than the share waits until it is the tenant's only one.
         await self.acquire(queue, min(tokens, queue.per_tenant))
@@ -135,7 +135,7 @@ class Ticket:
         queue.leave(place)
         if left and left.done():
             raise RequestError("The client disconnected before its response could start.")
-        raise TooManyRequests(
+        raise ServerOverloaded(
             f"The server is full: the request has waited for {self._queue_s:g} seconds. Try again "
             "later."
         )

@@ -58,7 +58,7 @@ class CompactConversation:
         self._new_id = new_id
 
     async def __call__(self, submission: Submission) -> Compaction:
-        """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
+        """Start the run. Raises: RequestError, ServerOverloaded, EngineDead, StoreError."""
         request = submission.request
         if request.conversation is not None:
             raise RequestError(

@@ -57,8 +57,8 @@ class CreateResponseService:
     async def __call__(self, submission: Submission) -> AcceptedResponse:
         """Start a run, or queue it. A foreground run first waits for its admission.
 
-        Raises: RequestError, LimitExceeded, TooManyRequests, QueueFull, QuotaExceeded,
-        ServerShuttingDown, EngineDead, StoreError.
+        Raises: RequestError, LimitExceeded, ServerOverloaded, ConcurrencyLimitExceeded,
+        QuotaExceeded, ServerShuttingDown, EngineDead, StoreError.
         """
         self._runs.check_open()
         caller = submission.caller

@@ -40,7 +40,7 @@ from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
-from antiphon.domain.errors import EngineDead, NotFound, QueueFull, StoreError
+from antiphon.domain.errors import ConcurrencyLimitExceeded, EngineDead, NotFound, StoreError
 from antiphon.domain.events import Event
 from antiphon.domain.include_filter import METRICS
 from antiphon.domain.limits import LimitState
@@ -133,8 +133,8 @@ class StartResponse:
     ) -> AcceptedResponse:
         """`admit` may delay or refuse the prompt of the first turn.
 
-        Raises: RequestError, TooManyRequests, QueueFull, ServerShuttingDown, EngineDead,
-        StoreError.
+        Raises: RequestError, ServerOverloaded, ConcurrencyLimitExceeded, ServerShuttingDown,
+        EngineDead, StoreError.
         """
         may_wait = prepared.response.background and prepared.job is not None
         if may_wait and self._runs.must_wait(prepared.tenant):
@@ -142,16 +142,16 @@ class StartResponse:
         return await self._start(prepared, admit)
 
     async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
-        """Save the response as queued. Raises: QueueFull."""
+        """Save the response as queued. Raises: ConcurrencyLimitExceeded."""
         if any(each.needs_this_server for each in prepared.turn.tool_callers.values()):
-            raise QueueFull(
+            raise ConcurrencyLimitExceeded(
                 "The server that has the container runs as many background responses as it may. "
                 "Send the request again when one of them is complete.",
                 code="rate_limit_exceeded",
             )
         waiting = (await self._store.usage(prepared.tenant)).waiting
         if waiting >= self._limits.max_waiting:
-            raise QueueFull(
+            raise ConcurrencyLimitExceeded(
                 f"{waiting} background responses are already waiting, which is the limit. "
                 "Send the request again when some of them are complete.",
                 code="rate_limit_exceeded",
@@ -176,7 +176,7 @@ class StartResponse:
     ) -> AcceptedResponse:
         """Run the response here.
 
-        Raises: RequestError, TooManyRequests, ServerShuttingDown, EngineDead.
+        Raises: RequestError, ServerOverloaded, ServerShuttingDown, EngineDead.
         """
         slot_of = prepared.tenant if prepared.response.background else None
         with self._runs.mark_active(prepared.id, slot_of=slot_of):

@@ -41,8 +41,8 @@ from antiphon.domain.errors import (
     ModelBusy,
     NotFound,
     RequestError,
+    ServerOverloaded,
     ServerShuttingDown,
-    TooManyRequests,
 )
 from antiphon.domain.events import Event
 from antiphon.domain.include_filter import METRICS
@@ -272,7 +272,7 @@ async def _wait_for_model(work: Callable[[], Awaitable[T]], is_stopping: Callabl
                 return await work()
         except ModelBusy as error:
             again_at = loop.time() + (error.retry_after_s or 0)
-        except TooManyRequests:
+        except ServerOverloaded:
             pass
         except EngineDead:
             if loop.time() > give_up_at:

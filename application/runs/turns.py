@@ -142,7 +142,7 @@ class Turns:
     async def start(self, admit: AdmitPrompt | None = None) -> None:
         """Admit the first turn, whose prompt `admit` may delay or refuse.
 
-        Raises: RequestError, TooManyRequests, EngineDead.
+        Raises: RequestError, ServerOverloaded, EngineDead.
         """
         turn = self._plan.turn
         self._admit_prompt = admit

@@ -16,7 +16,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from antiphon.domain.errors import QueueFull, RequestError, TooManyRequests
+from antiphon.domain.errors import ConcurrencyLimitExceeded, RequestError, ServerOverloaded
 
 UNBOUNDED = 2**30
 """Slots of a queue in which only the tenants have bounds."""
@@ -36,16 +36,16 @@ class Place(Struct, frozen=True, order=True):
         return self.turn.done() and not self.turn.cancelled()
 
 
-def queue_full(waiting: int) -> QueueFull:
-    return QueueFull(
+def queue_full(waiting: int) -> ConcurrencyLimitExceeded:
+    return ConcurrencyLimitExceeded(
         f"{waiting} requests of yours are waiting for this already. Try again when some of them "
         "have ended.",
         code="rate_limit_exceeded",
     )
 
 
-def server_full(waiting: int) -> TooManyRequests:
-    return TooManyRequests(
+def server_full(waiting: int) -> ServerOverloaded:
+    return ServerOverloaded(
         f"The server is full: {waiting} requests are waiting for this already. Try again later."
     )
 
@@ -95,7 +95,10 @@ class FairQueue:
 
     @asynccontextmanager
     async def slot(self, tenant: str, *, priority: int = 0) -> AsyncIterator[None]:
-        """Hold a slot in this block. Raises: QueueFull or TooManyRequests, at once."""
+        """Hold a slot in this block.
+
+        Raises: ConcurrencyLimitExceeded, ServerOverloaded, at once.
+        """
         await self.acquire(tenant, priority=priority)
         try:
             yield
@@ -105,8 +108,8 @@ class FairQueue:
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
         """Wait for a slot, which the caller must release.
 
-        Raises: QueueFull if the tenant's queue is full, TooManyRequests if all queues together are;
-        both at once.
+        Raises: ConcurrencyLimitExceeded if the tenant's queue is full, ServerOverloaded if all
+        queues together are; both at once.
         """
         if self.take(tenant):
             return
@@ -127,7 +130,10 @@ class FairQueue:
             self._serve()
 
     def check_room(self, tenant: str) -> None:
-        """Raises: QueueFull, TooManyRequests if a request of the tenant could not even wait."""
+        """Check whether a request of the tenant could wait.
+
+        Raises: ConcurrencyLimitExceeded, ServerOverloaded.
+        """
         if self._waiting_count and not self._may_take(tenant, 1):
             self._check_bounds(tenant)
 
@@ -148,7 +154,7 @@ class FairQueue:
         """Take slots, or a place in the queue; a lower `priority` is earlier in the tenant's queue.
 
         The caller must `release` the slots once the place's turn is done, or `leave` the place.
-        Raises: QueueFull, TooManyRequests, at once.
+        Raises: ConcurrencyLimitExceeded, ServerOverloaded, at once.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         place = Place(priority, next(self._numbers), slots, tenant, turn)

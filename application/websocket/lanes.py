@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from antiphon.domain.errors import QueueFull, RequestError
+from antiphon.domain.errors import ConcurrencyLimitExceeded, RequestError
 
 T = TypeVar("T")
 
@@ -68,7 +68,10 @@ class Lanes(Generic[T]):
         self._waiting: list[_WaitingRequest[T]] = []
 
     def add(self, lane: Lane, request: T, *, size: int = 0) -> None:
-        """Queue a request of `size` bytes for its lane. Raises: RequestError, QueueFull."""
+        """Queue a request of `size` bytes for its lane.
+
+        Raises: RequestError, ConcurrencyLimitExceeded.
+        """
         self._check_name(lane)
         if not self._is_free(lane):
             self._check_room(size)
@@ -113,7 +116,7 @@ class Lanes(Generic[T]):
         waiting_bytes = sum(waiting.size for waiting in self._waiting)
         if count < limits.max_waiting and waiting_bytes + size <= limits.max_waiting_bytes:
             return
-        raise QueueFull(
+        raise ConcurrencyLimitExceeded(
             f"{count} requests ({waiting_bytes} bytes) are waiting on this connection, and its "
             "queue is full. Send the next one when a response is complete.",
             code="rate_limit_exceeded",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from antiphon.domain.errors import QueueFull
+from antiphon.domain.errors import ConcurrencyLimitExceeded
 
 
 class OpenWebSockets:
@@ -20,10 +20,10 @@ class OpenWebSockets:
 
     @contextmanager
     def opened(self, tenant: str) -> Iterator[None]:
-        """Count a connection until the block ends. Raises: QueueFull."""
+        """Count a connection until the block ends. Raises: ConcurrencyLimitExceeded."""
         count = self._open.get(tenant, 0)
         if count >= self._max_per_tenant:
-            raise QueueFull(
+            raise ConcurrencyLimitExceeded(
                 f"You have {count} open WebSocket connections, and no more are allowed. Close one, "
                 "or send this request on one of them.",
                 code="rate_limit_exceeded",

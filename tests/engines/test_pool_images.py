@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.engines.pool_fixtures import TestPool, pool
 
 from antiphon.application.ports import EngineRequest, Prompt
-from antiphon.domain.errors import EngineError, RequestError, TooManyRequests
+from antiphon.domain.errors import EngineError, RequestError, ServerOverloaded
 from antiphon.testing.engine import steps_of, text_of
 
 RED, BLUE = "data:image/png;base64,cmVk", "data:image/png;base64,Ymx1ZQ=="
@@ -151,7 +151,7 @@ async def test_a_busy_server_leaves_the_images_to_another(seeing: TestPool) -> N
     seeing.servers[0].image_refusal = 503
     assert await answer(seeing, await prepared(seeing, request_with(seeing, RED))) == SEEN
     seeing.servers[1].image_refusal = 503
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         await prepared(seeing, request_with(seeing, BLUE))
 
 

@@ -22,7 +22,7 @@ from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_cha
 from antiphon.application.model.supervision import SupervisedModel
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Step
-from antiphon.domain.errors import EngineDead, EngineError, TooManyRequests
+from antiphon.domain.errors import EngineDead, EngineError, ServerOverloaded
 from antiphon.entrypoints.container import Container
 from antiphon.testing.engine import steps_of, text_of, tokens_of
 from antiphon.testing.server import serving_in_thread
@@ -127,7 +127,7 @@ async def test_a_busy_server_is_passed_over_and_if_all_are_busy_the_client_is_to
         for _ in range(4):
             assert text_of(await steps_of(running.engine, running.request())) == TALE
         running.servers[1].refusal = status
-        with pytest.raises(TooManyRequests):
+        with pytest.raises(ServerOverloaded):
             await running.engine.generate(running.request())
         running.servers[1].refusal = None
         assert text_of(await steps_of(running.engine, running.request())) == TALE

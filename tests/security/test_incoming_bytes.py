@@ -23,7 +23,7 @@ from tests.security.raw_clients import (
 )
 from tests.security.server_probe import MAX_GROWTH_BYTES, probe_server
 
-from antiphon.domain.errors import QueueFull, TooManyRequests
+from antiphon.domain.errors import ConcurrencyLimitExceeded, ServerOverloaded
 from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, IncomingBytes
 
 BODIES = int(os.environ.get("ANTIPHON_TEST_UNFINISHED_BODIES", "60"))
@@ -84,7 +84,7 @@ def test_bodies_that_were_decoded_do_not_count(serve: Any) -> None:
 def test_small_bodies_do_not_count() -> None:
     with IncomingBytes(100).hold("t") as held:
         held.resize(FREE_BYTES)
-    with IncomingBytes(100).hold("t") as held, pytest.raises(QueueFull):
+    with IncomingBytes(100).hold("t") as held, pytest.raises(ConcurrencyLimitExceeded):
         held.resize(FREE_BYTES + 1)
 
 
@@ -93,12 +93,12 @@ def test_tenants_share_what_there_is() -> None:
     all_bytes = IncomingBytes(3 * large)
     with all_bytes.hold("a") as first, all_bytes.hold("a") as second:
         first.resize(large)
-        with pytest.raises(QueueFull):
+        with pytest.raises(ConcurrencyLimitExceeded):
             second.resize(large)
         with all_bytes.hold("b") as third, all_bytes.hold("c") as fourth:
             third.resize(large)
             fourth.resize(large)
-            with all_bytes.hold("d") as fifth, pytest.raises(TooManyRequests):
+            with all_bytes.hold("d") as fifth, pytest.raises(ServerOverloaded):
                 fifth.resize(large)
     assert all_bytes.total == 0
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from antiphon.adapters.engines.vllm_engine import VllmEngine
 from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Step, Turn
-from antiphon.domain.errors import EngineDead, RequestError, TooManyRequests
+from antiphon.domain.errors import EngineDead, RequestError, ServerOverloaded
 from antiphon.domain.response import TextConfig
 
 pytestmark = [
@@ -443,7 +443,7 @@ async def test_a_run_beyond_the_queue_limit_is_refused_until_another_ends(
     engine: VllmEngine,
 ) -> None:
     admitted = [await engine.generate(request()) for _ in range(3)]
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         await engine.generate(request())
     await admitted[0].aclose()
     last = await engine.generate(request())

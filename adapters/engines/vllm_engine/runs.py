@@ -38,7 +38,7 @@ from antiphon.domain.errors import (
     EngineDead,
     EngineError,
     RequestError,
-    TooManyRequests,
+    ServerOverloaded,
 )
 
 log = logging.getLogger("antiphon.engine")
@@ -86,7 +86,7 @@ class VllmRuns:
             self._llm.check_admission(request_id=request.request_id)
             collector = await self._add(request, params)
         except GracefulHTTPError as error:
-            raise TooManyRequests(str(error)) from error
+            raise ServerOverloaded(str(error)) from error
         except EngineDeadError as error:
             raise _engine_dead() from error
         except (VLLMClientError, ValueError) as error:

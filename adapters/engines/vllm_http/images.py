@@ -29,7 +29,7 @@ from antiphon.adapters.engines.vllm_http.refusals import (
 )
 from antiphon.adapters.upstreams.client import UpstreamRefused
 from antiphon.application.ports import Prompt
-from antiphon.domain.errors import EngineDead, EngineError, RequestError, TooManyRequests
+from antiphon.domain.errors import EngineDead, EngineError, RequestError, ServerOverloaded
 
 RENDER_S = 60.0
 """A server has so long to decode the images of a request."""
@@ -67,7 +67,7 @@ class PoolImages:
     async def prepare(self, prompt: Prompt) -> Prompt:
         """Return the prompt with its images expanded.
 
-        Raises: RequestError for images that are not read; TooManyRequests; EngineError.
+        Raises: RequestError for images that are not read; ServerOverloaded; EngineError.
         """
         if not prompt.image_urls:
             self._check_text(prompt.token_ids)
@@ -118,10 +118,10 @@ class PoolImages:
     async def _render(self, urls: Sequence[str]) -> Images:
         """Return what the least loaded server that answers says.
 
-        Raises: RequestError, TooManyRequests, EngineError.
+        Raises: RequestError, ServerOverloaded, EngineError.
         """
         tried: list[Member] = []
-        error: EngineError | TooManyRequests = EngineDead("No model server is available.")
+        error: EngineError | ServerOverloaded = EngineDead("No model server is available.")
         while len(tried) < MAX_FAILURES and (member := self._pool.idlest(tried=tried)):
             tried.append(member)
             try:
@@ -145,7 +145,7 @@ async def _render_on(member: Member, urls: Sequence[str]) -> Images:
     return images
 
 
-def _to_error(refused: UpstreamRefused) -> EngineError | TooManyRequests:
+def _to_error(refused: UpstreamRefused) -> EngineError | ServerOverloaded:
     """Return why another server should be asked. Raises: RequestError if none should."""
     if refused.status == INTERNAL_ERROR:
         raise RequestError(
@@ -159,7 +159,7 @@ def _to_error(refused: UpstreamRefused) -> EngineError | TooManyRequests:
             # vLLM names what it read, an `image`, or a field of ours.
             raise RequestError(error.message, param="input", code=error.code) from refused
         case Outcome.BUSY:
-            return TooManyRequests("The model servers are overloaded. Please retry later.")
+            return ServerOverloaded("The model servers are overloaded. Please retry later.")
         case Outcome.FAILED:
             return refused
 

@@ -29,7 +29,7 @@ from antiphon.adapters.engines.vllm_http.wires import (
 from antiphon.adapters.upstreams.client import EventStream, UpstreamRefused
 from antiphon.adapters.upstreams.event_stream import DONE
 from antiphon.application.ports import EngineRequest, PooledSteps, Step
-from antiphon.domain.errors import EngineDead, EngineError, TooManyRequests
+from antiphon.domain.errors import EngineDead, EngineError, ServerOverloaded
 
 MAX_FAILURES = 3
 """A run may fail on so many servers: a request that breaks servers should not break all."""
@@ -149,7 +149,7 @@ class PoolRun(PooledSteps):
         return max(len(self._tried), 1)
 
     async def admit(self) -> None:
-        """Start the run on a server. Raises: RequestError, TooManyRequests, EngineError."""
+        """Start the run on a server. Raises: RequestError, ServerOverloaded, EngineError."""
         try:
             attempt = self._attempt = await self._open()
             sampling = self._request.sampling
@@ -182,7 +182,7 @@ class PoolRun(PooledSteps):
     async def _read(self) -> None:
         """Read the steps that arrived together; on another server if this one is lost in time.
 
-        Raises: RequestError, TooManyRequests, EngineError.
+        Raises: RequestError, ServerOverloaded, EngineError.
         """
         if self._error is not None:
             raise self._error
@@ -249,7 +249,7 @@ class PoolRun(PooledSteps):
     async def _open(self) -> Attempt:
         """Return the run on the next server that takes it.
 
-        Raises: RequestError; TooManyRequests if a server is too busy and no other takes it;
+        Raises: RequestError; ServerOverloaded if a server is too busy and no other takes it;
         EngineDead if no server is there; EngineError.
         """
         while self._failures < MAX_FAILURES:
@@ -273,7 +273,7 @@ class PoolRun(PooledSteps):
                 await self._pool.release(member)
                 raise
         if self._was_busy:
-            raise TooManyRequests("The model servers are overloaded. Please retry later.")
+            raise ServerOverloaded("The model servers are overloaded. Please retry later.")
         if self._failures:
             raise EngineError("The model servers could not run this request.")
         raise EngineDead("No model server is available.")

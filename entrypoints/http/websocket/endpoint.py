@@ -110,7 +110,7 @@ async def handle_websocket(socket: Socket, services: NamedDependency[Services]) 
     try:
         with services.websockets.opened(caller_of(socket).tenant):
             await WebSocketSession(socket, services).run()
-    except er.QueueFull as exc:
+    except er.ConcurrencyLimitExceeded as exc:
         await _refuse_handshake(socket, 429, exc.message, exc.code)
 
 
@@ -333,7 +333,7 @@ def _unknown_type(kind: Any) -> er.RequestError:
 
 
 def _shutdown_error() -> er.RequestError:
-    return er.TooManyRequests("The server is stopping. Connect again.", code="server_error")
+    return er.ServerOverloaded("The server is stopping. Connect again.", code="server_error")
 
 
 def _time_limit_error(limit_s: float) -> er.RequestError:

@@ -45,7 +45,8 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
 async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes) -> bytes:
     """Return the body of a JSON request, whose bytes are `held` until they are decoded.
 
-    Raises: RequestError, UnsupportedMediaType, BodyTooLarge, QueueFull, TooManyRequests.
+    Raises: RequestError, UnsupportedMediaType, BodyTooLarge, ConcurrencyLimitExceeded,
+    ServerOverloaded.
     """
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
     if kind not in ("", "application/json") and not kind.endswith("+json"):
@@ -61,7 +62,7 @@ async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes
 async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterator[bytes]:
     """Yield a body of any kind. Its bytes count as incoming until the block ends.
 
-    Raises: RequestError, BodyTooLarge, QueueFull, TooManyRequests.
+    Raises: RequestError, BodyTooLarge, ConcurrencyLimitExceeded, ServerOverloaded.
     """
     with limits.incoming.hold(tenant_of(request)) as held:
         yield await _receive_body(request, limits.max_bytes, held)

@@ -6,7 +6,7 @@ unfinished.
 
 from __future__ import annotations
 
-from antiphon.domain.errors import QueueFull, TooManyRequests
+from antiphon.domain.errors import ConcurrencyLimitExceeded, ServerOverloaded
 
 FREE_BYTES = 64 * 1024
 """Of each body. Most bodies are smaller, and a connection buffers as much anyway."""
@@ -34,17 +34,17 @@ class IncomingBytes:
         return HeldBytes(self, tenant)
 
     def add(self, tenant: str, size: int) -> None:
-        """Raises: QueueFull, TooManyRequests, and then counts nothing."""
+        """Raises: ConcurrencyLimitExceeded, ServerOverloaded, and then counts nothing."""
         share = self._max_bytes // TENANTS_SHARE
         own = self._by_tenant.get(tenant, 0) + size
         if size > 0 and own > share:
-            raise QueueFull(
+            raise ConcurrencyLimitExceeded(
                 f"Your unfinished requests have more than {share} bytes. Send this one again when "
                 "others have arrived.",
                 code="rate_limit_exceeded",
             )
         if size > 0 and self._total + size > self._max_bytes:
-            raise TooManyRequests(
+            raise ServerOverloaded(
                 "The server is receiving too many large requests. Try again later."
             )
         self._total += size
@@ -71,7 +71,10 @@ class HeldBytes:
         self.resize(0)
 
     def resize(self, size: int) -> None:
-        """Say how many bytes there are now. Raises: QueueFull, TooManyRequests if too many."""
+        """Say how many bytes there are now.
+
+        Raises: ConcurrencyLimitExceeded, ServerOverloaded if too many.
+        """
         counted = size if size > FREE_BYTES else 0
         if counted != self._counted:
             self._incoming.add(self.tenant, counted - self._counted)

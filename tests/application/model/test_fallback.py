@@ -10,11 +10,11 @@ from antiphon.application.model.fallback import FallbackModel
 from antiphon.application.model.supervision import SupervisedModel
 from antiphon.application.ports import Model
 from antiphon.domain.errors import (
+    ConcurrencyLimitExceeded,
     EngineDead,
     EngineError,
-    QueueFull,
     RequestError,
-    TooManyRequests,
+    ServerOverloaded,
 )
 
 from .scripted_models import FlakyEngine, model_on, play, text_of
@@ -48,7 +48,7 @@ async def test_the_first_model_answers_while_it_works(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [EngineDead("gone"), EngineError("broken"), TooManyRequests("full")]
+    "failure", [EngineDead("gone"), EngineError("broken"), ServerOverloaded("full")]
 )
 async def test_a_model_that_admits_no_turn_is_replaced(chain: Chain, failure: Exception) -> None:
     chain.engines[0].refusal = failure
@@ -115,8 +115,8 @@ async def test_a_prompt_is_admitted_once(chain: Chain) -> None:
 
 async def test_a_prompt_that_is_not_admitted_reaches_no_other_model(chain: Chain) -> None:
     async def admit(_tokens: int) -> None:
-        raise QueueFull("too many of your requests wait")
+        raise ConcurrencyLimitExceeded("too many of your requests wait")
 
-    with pytest.raises(QueueFull):
+    with pytest.raises(ConcurrencyLimitExceeded):
         await chain.model.start_turn(play({"say": "hi"}), request_id="r", admit=admit)
     assert chain.begun == [0, 0, 0]

@@ -13,8 +13,8 @@ from antiphon.domain.errors import (
     EngineDead,
     LimitExceeded,
     RequestError,
+    ServerOverloaded,
     StoreError,
-    TooManyRequests,
 )
 from antiphon.domain.events import Completed
 from antiphon.domain.limits import KeyPolicy
@@ -164,7 +164,7 @@ async def test_runs_at_a_time_are_bounded_over_all_servers(house: House, other: 
     await other.create()
 
 
-@pytest.mark.parametrize("refusal", [TooManyRequests("full"), EngineDead("dead")])
+@pytest.mark.parametrize("refusal", [ServerOverloaded("full"), EngineDead("dead")])
 async def test_a_run_that_does_not_start_gives_back_its_tokens_and_slot(
     house: House, refusal: Exception
 ) -> None:

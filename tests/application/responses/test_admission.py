@@ -11,11 +11,11 @@ from antiphon.application.responses.admission import AdmissionLimits
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import (
+    ConcurrencyLimitExceeded,
     ConversationLocked,
-    QueueFull,
     RequestError,
+    ServerOverloaded,
     ServerShuttingDown,
-    TooManyRequests,
 )
 from antiphon.domain.limits import KeyPolicy
 
@@ -94,13 +94,13 @@ async def test_a_tenant_with_its_share_of_waiting_requests_is_refused_before_the
     for tenant in "aab":
         await server.start(tenant)
     waiting = [await server.start(tenant) for tenant in "ab"]
-    with pytest.raises(QueueFull):
+    with pytest.raises(ConcurrencyLimitExceeded):
         server.house.admission.check_room("a")
-    with pytest.raises(QueueFull):
+    with pytest.raises(ConcurrencyLimitExceeded):
         await server.create("a")
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         server.house.admission.check_room("b")
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         await server.create("b")
     server.gate.set()
     for task in waiting:
@@ -110,7 +110,7 @@ async def test_a_tenant_with_its_share_of_waiting_requests_is_refused_before_the
 async def test_a_request_that_waits_too_long_is_refused(serve: Any) -> None:
     server = serve(queue_s=0.05)
     await server.start("a")
-    with pytest.raises(TooManyRequests, match="has waited"):
+    with pytest.raises(ServerOverloaded, match="has waited"):
         await server.create("a")
     assert server.house.admission.runs.waiting == 0
 
@@ -182,8 +182,8 @@ async def test_background_runs_do_not_wait_for_admission(serve: Any) -> None:
 async def test_a_request_that_fails_to_start_gives_its_place_back(serve: Any) -> None:
     server = serve(**ONE_RUN)
     server.gate.set()
-    server.house.model.refusal = TooManyRequests("the engine is full")
-    with pytest.raises(TooManyRequests, match="engine"):
+    server.house.model.refusal = ServerOverloaded("the engine is full")
+    with pytest.raises(ServerOverloaded, match="engine"):
         await server.create("a")
     server.house.model.refusal = None
     await finish(await server.create("a"))
@@ -192,7 +192,7 @@ async def test_a_request_that_fails_to_start_gives_its_place_back(serve: Any) ->
 async def test_a_waiting_request_does_not_lock_its_conversation(serve: Any) -> None:
     server = serve(queue_s=0.05)
     await server.start("a")
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         await server.create("a", store=True)
     with pytest.raises(RequestError) as refusal:
         await server.create("b", conversation="conv_unknown")

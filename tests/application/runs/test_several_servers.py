@@ -19,10 +19,10 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
+    ConcurrencyLimitExceeded,
     ConversationLocked,
     EngineDead,
     NotFound,
-    QueueFull,
     RequestError,
     ServerShuttingDown,
 )
@@ -343,7 +343,7 @@ async def test_the_number_of_waiting_responses_is_limited(house: House) -> None:
     house.runs.may_have_waiting_runs = True
     for _ in range(3):
         await house.create(background=True)
-    with pytest.raises(QueueFull):
+    with pytest.raises(ConcurrencyLimitExceeded):
         await house.create(background=True)
     assert (await house.store.usage(TENANT)) == StorageUsage(
         responses=3, bytes=(await house.store.usage(TENANT)).bytes, waiting=3

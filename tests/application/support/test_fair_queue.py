@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.application.support.fair_queue import FairQueue
-from antiphon.domain.errors import QueueFull, TooManyRequests
+from antiphon.domain.errors import ConcurrencyLimitExceeded, ServerOverloaded
 
 
 async def take_turns(queue: FairQueue, tenants: str) -> str:
@@ -47,7 +47,7 @@ async def test_a_full_queue_refuses_only_its_own_tenant() -> None:
     await queue.acquire("a")
     waiting = asyncio.create_task(queue.acquire("a"))
     await asyncio.sleep(0)
-    with pytest.raises(QueueFull):
+    with pytest.raises(ConcurrencyLimitExceeded):
         await queue.acquire("a")
     other = asyncio.create_task(queue.acquire("b"))
     await asyncio.sleep(0)
@@ -114,9 +114,9 @@ async def test_all_queues_together_may_be_full() -> None:
     queue.check_room("a")
     queue.join("a")
     queue.join("b")
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         queue.check_room("b")
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(ServerOverloaded):
         queue.join("b")
     assert queue.waiting == 2
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.application.websocket.lanes import LaneLimits, Lanes, lane_of
-from antiphon.domain.errors import QueueFull, RequestError
+from antiphon.domain.errors import ConcurrencyLimitExceeded, RequestError
 
 
 def make_lanes(**limits: int) -> Lanes[str]:
@@ -70,7 +70,7 @@ def test_waiting_requests_are_limited_in_number_and_in_bytes(
     assert take_all(lanes) == ["running"]
     lanes.add("a", "waits", size=size)
     lanes.add("b", "waits too", size=size)
-    with pytest.raises(QueueFull):
+    with pytest.raises(ConcurrencyLimitExceeded):
         lanes.add("c", "one too many", size=size)
     lanes.leave("a")
     assert take_all(lanes) == ["waits"]
@@ -87,7 +87,7 @@ def test_a_refused_request_leaves_no_name_behind() -> None:
     lanes.add("a", "runs")
     assert take_all(lanes) == ["runs"]
     for name in ("b", "c", "d"):
-        with pytest.raises(QueueFull):
+        with pytest.raises(ConcurrencyLimitExceeded):
             lanes.add(name, "refused")
 
 
