@@ -18,7 +18,7 @@ from antiphon.entrypoints.commands.keys import create
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.process.event_loop import new_event_loop
 from antiphon.entrypoints.server.process import Process
-from antiphon.entrypoints.server.serve import serving, start_app
+from antiphon.entrypoints.server.serve import RunningServer, drain, serving, start_app
 from antiphon.entrypoints.settings import SETTINGS, Settings, load
 
 START_LIMIT_S = 60
@@ -49,10 +49,9 @@ def serve_scripted(
     """
     loaded, api_key = _load(folder, config, settings)
     container = Container(settings=loaded)
-    with serving_in_thread(container) as url:
-        yield ScriptedServer(
-            base_url=f"{url}/v1", models=tuple(container.models().by_name), api_key=api_key
-        )
+    with serving_in_thread(container) as server:
+        models = tuple(server.app.models.by_name)
+        yield ScriptedServer(base_url=f"{server.url}/v1", models=models, api_key=api_key)
 
 
 @asynccontextmanager
@@ -64,15 +63,13 @@ async def scripted_app(*, config: Path | None = None, **settings: Any) -> AsyncI
     """
     with TemporaryDirectory() as folder:
         loaded, _ = _load(Path(folder), config, settings)
-        container = Container(settings=loaded)
         async with AsyncExitStack() as stack:
-            app, _ = await start_app(container, stack)
+            served, app = await start_app(Container(settings=loaded), stack)
             try:
-                yield app
+                yield served
             finally:
-                container.stopping().set()
-                await container.runs().drain(0)
-                container.drained().trigger()
+                app.services.stopping.set()
+                await drain(app, 0)
 
 
 class _TestProcess(Process):
@@ -82,12 +79,12 @@ class _TestProcess(Process):
 
 
 @contextmanager
-def serving_in_thread(container: Container) -> Iterator[str]:
-    """Serve in a thread inside the block, and yield the URL.
+def serving_in_thread(container: Container) -> Iterator[RunningServer]:
+    """Serve in a thread inside the block, and yield the server.
 
     Errors of the server, at its start or later, are raised here.
     """
-    settings: Settings = container.settings()
+    settings = container.settings()
     if settings.workers > 1:
         raise SettingsError("This server runs in a thread of the tests: set workers to 1.")
     ready = threading.Event()
@@ -99,7 +96,7 @@ def serving_in_thread(container: Container) -> Iterator[str]:
         stop = asyncio.Event()
         try:
             async with serving(container, _TestProcess(settings)) as served:
-                started.update(url=served.url, stop=lambda: loop.call_soon_threadsafe(stop.set))
+                started.update(server=served, stop=lambda: loop.call_soon_threadsafe(stop.set))
                 ready.set()
                 await stop.wait()
         except BaseException as error:
@@ -119,7 +116,7 @@ def serving_in_thread(container: Container) -> Iterator[str]:
         thread.join()
         raise errors[0]
     try:
-        yield started["url"]
+        yield started["server"]
     finally:
         started["stop"]()
         thread.join(STOP_LIMIT_S)

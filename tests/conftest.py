@@ -18,6 +18,7 @@ from tests.with_workers import WORKERS, running_workers
 
 from antiphon.application.ports import ResponseStore
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.services import App
 from antiphon.entrypoints.settings import Settings, load
 from antiphon.testing.server import serving_in_thread
 
@@ -36,10 +37,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Running(msgspec.Struct):
-    """`container` lets a test look at what the server is made of."""
+    """`container` has the ports of the server, and `app` its services, for a test to look at."""
 
     url: str
     container: Container
+    app: App
 
     @property
     def api(self) -> str:
@@ -47,7 +49,7 @@ class Running(msgspec.Struct):
 
     def engine(self, model: str) -> Any:
         """The engine behind a model, for its counters."""
-        return self.container.models().by_name[model]._model._engine
+        return self.app.models.by_name[model]._model._engine
 
 
 def settings_for(data_dir: Path, *, config: Path | None = None, **given: Any) -> Settings:
@@ -60,8 +62,8 @@ def running(settings: Settings, *, store: ResponseStore | None = None) -> Iterat
     container = Container(settings=settings)
     if store is not None:
         container.store.override(providers.Object(store))
-    with serving_in_thread(container) as url:
-        yield Running(url=url, container=container)
+    with serving_in_thread(container) as served:
+        yield Running(url=served.url, container=container, app=served.app)
 
 
 def pytest_collection_finish() -> None:

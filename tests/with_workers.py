@@ -40,6 +40,10 @@ class RunningWorkers:
     def container(self) -> NoReturn:
         pytest.skip("it looks into the server, whose workers are other processes")
 
+    @property
+    def app(self) -> NoReturn:
+        return self.container
+
     def engine(self, model: str) -> NoReturn:
         return self.container
 

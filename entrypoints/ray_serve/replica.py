@@ -21,6 +21,7 @@ from antiphon.entrypoints.server.admin import serving_admin
 from antiphon.entrypoints.server.listener import bind_admin
 from antiphon.entrypoints.server.process import tune_interpreter
 from antiphon.entrypoints.server.serve import drain, start_app
+from antiphon.entrypoints.services import App
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
@@ -40,7 +41,6 @@ class Replica:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._container = Container(settings=settings)
         self._draining: asyncio.Task[None] | None = None
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -48,19 +48,19 @@ class Replica:
         set_up_logs(self._settings.log_level, self._settings.log_format)
         check_nodes(self._settings)
         async with AsyncExitStack() as stack:
-            app = await self._start(stack)
+            served, self._app = await self._start(stack)
             self._running = stack.pop_all()
         self._watching = asyncio.create_task(self._stop_with_serve(stop_flag()))
         return ServedByRay(
-            app,
+            served,
             arrival_s=self._settings.arrival_s,
-            max_bytes=self._container.http_options().limits.max_bytes,
+            max_bytes=self._app.services.options.limits.max_bytes,
             shut_down=self._shut_down,
         )
 
     async def check_health(self) -> None:
         """Raises: NotReady for what makes `/readyz` answer 503."""
-        readiness = await self._container.ready()()
+        readiness = await self._app.check_ready()
         if not readiness.is_ready:
             raise NotReady(
                 f"not ready: server {readiness.server}, store {readiness.store}, "
@@ -70,22 +70,22 @@ class Replica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load that no open request shows, for `scale_by_load`. Raises: StoreError."""
         return {
-            BACKGROUND_RUNS: self._container.runs().background,
-            WAITING_RUNS: await self._container.store().count_waiting(),
+            BACKGROUND_RUNS: self._app.runs.active.background,
+            WAITING_RUNS: await self._app.server_state.store.count_waiting(),
         }
 
-    async def _start(self, stack: AsyncExitStack) -> ASGIApp:
-        container, settings = self._container, self._settings
+    async def _start(self, stack: AsyncExitStack) -> tuple[ASGIApp, App]:
+        settings, container = self._settings, Container(settings=self._settings)
         stack.enter_context(configure_vllm_logs(settings.log_level, settings.log_format))
-        app, _ = await start_app(container, stack)
+        served, app = await start_app(container, stack)
         if (admin := bind_admin(settings)) is not None:
             stack.enter_context(admin)
         await stack.enter_async_context(
-            serving_admin(settings, admin, container.ready(), container.expose_metrics())
+            serving_admin(settings, admin, app.check_ready, container.expose_metrics())
         )
         tune_interpreter()
         stack.enter_context(LoopWatchdog(settings.loop_watchdog_ms / 1000))
-        return app
+        return served, app
 
     async def _stop_with_serve(self, is_stopping: Callable[[], bool] | None) -> None:
         """Begin to stop when Serve does: it waits until the streams have ended."""
@@ -100,9 +100,10 @@ class Replica:
     def _stop(self) -> asyncio.Task[None]:
         """Start no new runs, and let the running ones finish; their streams end with them."""
         if self._draining is None:
-            self._container.stopping().set()
-            self._container.runs().close()
-            self._draining = asyncio.create_task(drain(self._container))
+            self._app.services.stopping.set()
+            self._app.runs.active.close()
+            limit_s = self._settings.graceful_shutdown_s
+            self._draining = asyncio.create_task(drain(self._app, limit_s))
         return self._draining
 
     async def _shut_down(self) -> None:

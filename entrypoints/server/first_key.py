@@ -16,7 +16,7 @@ async def start_keys(container: Container) -> None:
 
     Raises: SettingsError if that fails, or if all requests would be refused.
     """
-    settings: Settings = container.settings()
+    settings = container.settings()
     file = container.keys_file()
     if file is not None:
         await file.start()
@@ -38,7 +38,7 @@ async def start_keys(container: Container) -> None:
 
 async def first_key_command(container: Container) -> str | None:
     """Return the command that creates the first key, or None if one exists or none is needed."""
-    settings: Settings = container.settings()
+    settings = container.settings()
     if not settings.needs_keys or settings.oidc.is_on or settings.trusted_proxy.is_on:
         return None
     file = container.keys_file()

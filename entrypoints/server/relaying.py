@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from antiphon.application.resources.server_addresses import ServerAddresses
 from antiphon.domain.errors import StoreError
-from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.api.forms import FORM_BYTES
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
+from antiphon.entrypoints.services import App
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.relaying import Relaying
 
 logger = logging.getLogger("antiphon.servers")
 
@@ -25,31 +24,31 @@ WITHDRAW_S = 0.5
 
 
 async def start_relay(
-    container: Container,
+    app: App,
+    settings: Settings,
     stack: AsyncExitStack,
-    app: ASGIApp,
+    served: ASGIApp,
     authenticate: Callable[[ASGIApp], ASGIApp],
 ) -> ASGIApp:
-    """Return the app behind authentication, with a relay if this server has an address.
+    """Return what is served behind authentication, with a relay if this server has an address.
 
     Raises: StoreError.
     """
-    settings: Settings = container.settings()
-    relaying: Relaying = container.relaying()
+    relaying = app.relaying
     vouchers, client = relaying.vouchers, relaying.client
     if vouchers is None or client is None:
-        return authenticate(app)
+        return authenticate(served)
     from antiphon.entrypoints.http.relay.relay import AcceptRelayed, Relay  # with its HTTP client
 
-    limits = container.http_options().limits
+    limits = app.services.options.limits
     largest = max(limits.max_bytes, settings.max_file_bytes + FORM_BYTES)
     limits = replace(limits, max_bytes=largest)
     dialect = DIALECTS[settings.dialect]
     relay = Relay(
-        app,
+        served,
         client,
         tag=relaying.tag,
-        stopping=container.stopping(),
+        stopping=app.services.stopping,
         limits=limits,
         dialect=dialect,
     )

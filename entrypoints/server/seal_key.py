@@ -24,7 +24,7 @@ async def start_sealing(container: Container) -> None:
     sealer.start()
     fingerprint = sealer.fingerprint()
     if await container.store().compare_and_set(FINGERPRINT_NAME, fingerprint) != fingerprint:
-        settings: Settings = container.settings()
+        settings = container.settings()
         raise SettingsError(
             f"The servers of the store {settings.shown_store} have another seal key than "
             f"{settings.seal_key_path}: pass their key with --seal-key-file. To change the key, or "
@@ -53,7 +53,7 @@ def change(settings: Settings) -> None:
 async def _change(container: Container) -> None:
     sealer, store = container.sealer(), container.store()
     sealer.start()
-    fingerprint: bytes = sealer.fingerprint()
+    fingerprint = sealer.fingerprint()
     await store.start()
     try:
         stored = await store.compare_and_set(FINGERPRINT_NAME, fingerprint)

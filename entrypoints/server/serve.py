@@ -1,4 +1,7 @@
-"""Start the adapters that the settings choose, serve, and stop them in reverse order."""
+"""Serve: open the sockets of a server on its running app, and stop on a signal.
+
+`lifetime.py` starts and stops everything else.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,20 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from math import ceil
-from typing import Any, cast
+from typing import cast
 
 import uvicorn
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.model.models import Models
 from antiphon.application.ports import Model
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
-from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
+from antiphon.domain.errors import EngineDead, ModelsFailed
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.access.cors import Cors
@@ -33,7 +35,7 @@ from antiphon.entrypoints.http.websocket.protocol import WebSocketProtocol
 from antiphon.entrypoints.http.wire.connections import Connections
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.http.wire.protocol import BoundedProtocol
-from antiphon.entrypoints.http.wire.tls import TlsProtocol
+from antiphon.entrypoints.http.wire.tls import Certificate, TlsProtocol
 from antiphon.entrypoints.process.event_loop import new_event_loop
 from antiphon.entrypoints.process.log_format import set_up_logs
 from antiphon.entrypoints.process.memory import keep_little_free_memory, trimming_memory
@@ -41,31 +43,28 @@ from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.process.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.server import banner
 from antiphon.entrypoints.server.admin import serving_admin
-from antiphon.entrypoints.server.first_key import first_key_command, start_keys
+from antiphon.entrypoints.server.first_key import first_key_command
+from antiphon.entrypoints.server.lifetime import in_background, running_app
 from antiphon.entrypoints.server.listener import Acceptor, Listeners
 from antiphon.entrypoints.server.process import Process
 from antiphon.entrypoints.server.relaying import start_relay
-from antiphon.entrypoints.server.seal_key import start_sealing
+from antiphon.entrypoints.services import App
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.access import check_access
+from antiphon.entrypoints.wiring.metrics import Watched
 from antiphon.entrypoints.wiring.transport import raise_open_files_limit
 
 logger = logging.getLogger("antiphon.server")
 MAX_UNANSWERED_PINGS = 3
 """Ping intervals that a WebSocket client may be silent before it counts as disconnected."""
-DELIVERY_INTERVAL_S = 1.0
-"""Seconds between searches for webhook deliveries that are due."""
 STREAM_END_S = 1
 """Seconds to send clients the end of their streams after the runs have ended."""
-LEAVE_S = 0.5
-"""Seconds to tell the store that this server is leaving. Otherwise its lease expires."""
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
     """A running server. `url` is its URL on this machine."""
 
     url: str
-    models: Models
+    app: App
     server: _Server
     serving: asyncio.Task[None]
 
@@ -184,33 +183,33 @@ async def serving(
     container: Container, process: Process | None = None
 ) -> AsyncIterator[RunningServer]:
     """Start everything, yield while the server runs, stop everything. Raises: SettingsError."""
-    settings: Settings = container.settings()
+    settings = container.settings()
     process = process or Process(settings)
     certificate = container.certificate()  # first, since models take long to start
     async with AsyncExitStack() as stack:
         listeners = stack.enter_context(process.listening())
         if certificate is not None:
-            await stack.enter_async_context(_in_background(certificate.watch_forever()))
-        app, models = await start_app(container, stack, process)
+            await stack.enter_async_context(in_background(certificate.watch_forever()))
+        served, app = await start_app(container, stack, process)
         await process.check_store(container)
         await stack.enter_async_context(
-            serving_admin(settings, listeners.admin, container.ready(), container.expose_metrics())
+            serving_admin(settings, listeners.admin, app.check_ready, container.expose_metrics())
         )
-        connections = container.transport().connections
+        connections = app.transport.connections
         server = _Server(
-            _uvicorn_config(app, container),
-            stopping=container.stopping(),
-            runs=container.runs(),
-            drain=partial(drain, container),
+            _uvicorn_config(served, app, settings, certificate),
+            stopping=app.services.stopping,
+            runs=app.runs.active,
+            drain=partial(drain, app, settings.graceful_shutdown_s),
             drain_delay_s=settings.drain_delay_s,
             accept=partial(_accept, listeners, process, connections),
-            worker_protocol=BoundedProtocol.sharing(container.transport()),
+            worker_protocol=BoundedProtocol.sharing(app.transport),
         )
-        await stack.enter_async_context(_in_background(connections.abort_stalled_forever()))
+        await stack.enter_async_context(in_background(connections.abort_stalled_forever()))
         process.tune()
         ready = asyncio.ensure_future(server.ready.wait())
         sockets = [listeners.api]
-        if (own := container.relaying().sockets) is not None:
+        if (own := app.relaying.sockets) is not None:
             sockets.append(stack.enter_context(own.listening()))
         task = asyncio.create_task(server.serve(sockets=sockets))
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -221,7 +220,7 @@ async def serving(
         try:
             yield RunningServer(
                 url=banner.url_of(host, port, is_tls=settings.tls_cert is not None),
-                models=models,
+                app=app,
                 server=server,
                 serving=task,
             )
@@ -255,47 +254,47 @@ def _accept(
 
 async def start_app(
     container: Container, stack: AsyncExitStack, process: Process | None = None
-) -> tuple[ASGIApp, Models]:
-    """Start what the settings choose, and return the app that serves it, with its models.
+) -> tuple[ASGIApp, App]:
+    """Start what the settings choose, and return the ASGI app that serves it, with its services.
 
     The stack stops it. Raises: SettingsError.
     """
-    settings: Settings = container.settings()
-    models = await _start(container, stack, process or Process(settings))
-    server_state = container.server_state()
-    app = create_app(
-        container.services(),
-        container.conversations(),
-        models,
-        container.file_services(),
-        container.container_services(),
-        container.vector_store_services(),
-        container.ready(),
-        container.console(),
-        server_state,
-        started_at=server_state.started_at,
+    settings, dialect = container.settings(), DIALECTS[container.settings().dialect]
+    app = await stack.enter_async_context(running_app(container, process or Process(settings)))
+    asgi = create_app(
+        app.services,
+        app.conversations,
+        app.models,
+        app.files,
+        app.containers,
+        app.vector_stores,
+        app.check_ready,
+        app.access.console,
+        app.server_state,
+        started_at=app.server_state.started_at,
         max_file_bytes=settings.max_file_bytes,
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,
         expose=container.expose_metrics() if settings.admin_port is None else None,
     )
-    dialect = DIALECTS[settings.dialect]
     served = await start_relay(
-        container,
+        app,
+        settings,
         stack,
-        RefuseEarly(app, container.admission(), dialect=dialect),
-        partial(Authentication, identities=container.identities(), dialect=dialect),
+        RefuseEarly(asgi, app.services.admission, dialect=dialect),
+        partial(Authentication, identities=app.access.identities, dialect=dialect),
     )
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)
     if not settings.metrics:
-        return RequestLog(served), models
-    container.watched().watch(container.meter())
-    return RequestLog(served, meter_requests(container.meter())), models
+        return RequestLog(served), app
+    meter = container.meter()
+    Watched(app.server_state, app.models).watch(meter)
+    return RequestLog(served, meter_requests(meter)), app
 
 
 async def _serve(container: Container, process: Process) -> None:
-    settings: Settings = container.settings()
+    settings = container.settings()
     startup = asyncio.current_task()
     assert startup is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, startup.cancel)
@@ -305,22 +304,22 @@ async def _serve(container: Container, process: Process) -> None:
         _handle_signals(running.server, settings, process)
         process.announce(
             {
-                "models": list(running.models.by_name),
+                "models": list(running.app.models.by_name),
                 "url": running.url,
                 "engine": ", ".join(settings.engines),
-                "format": ", ".join(map(_format_of, running.models.all)),
+                "format": ", ".join(map(_format_of, running.app.models.all)),
                 "store": settings.shown_store,
                 "durability": getattr(container.store(), "durability", None),
                 "containers": getattr(container.sandboxes(), "limited_by", None),
                 "first_key_command": await first_key_command(container),
             }
         )
-        await _serve_until_models_fail(container, running)
+        await _serve_until_models_fail(running)
 
 
-async def _serve_until_models_fail(container: Container, running: RunningServer) -> None:
+async def _serve_until_models_fail(running: RunningServer) -> None:
     """Return when the server has been stopped. Raises: ModelsFailed."""
-    failure = asyncio.create_task(container.supervise_models().wait_until_all_failed())
+    failure = asyncio.create_task(running.app.supervise_models.wait_until_all_failed())
     try:
         await asyncio.wait((failure, running.serving), return_when=asyncio.FIRST_COMPLETED)
         if failure.done():
@@ -339,135 +338,23 @@ def _format_of(model: Model) -> str:
         return f"({model.names[0]} is not ready)"
 
 
-async def _start(container: Container, stack: AsyncExitStack, process: Process) -> Models:
-    """Start the chosen adapters, and register each of them in `stack` to be closed."""
-    settings: Settings = container.settings()
-    check_access(settings)  # first, to report invalid settings before anything is opened
-    container.webhook_endpoints()
-    store = container.store()
-    await store.start()
-    stack.push_async_callback(store.aclose)
-    await process.join(store)
-    traces = container.traces()
-    if traces is not None:
-        stack.push_async_callback(traces.aclose)
-    ended_runs = container.ended_runs()
-    if ended_runs is not None:
-        stack.callback(ended_runs.flush)  # before the last export of traces
-    await start_sealing(container)  # before anything else uses the store
-    await stack.enter_async_context(_in_background(container.sweep().run_every(settings.sweep_s)))
-    await stack.enter_async_context(
-        _in_background(container.send_deliveries().run_every(DELIVERY_INTERVAL_S))
-    )
-    await start_keys(container)
-    issuer_keys = container.issuer_keys()
-    if issuer_keys is not None:
-        stack.push_async_callback(issuer_keys.aclose)
-        await issuer_keys.start()
-        await stack.enter_async_context(_in_background(issuer_keys.run_forever()))
-    prompts = container.prompts()
-    if prompts is not None:
-        await prompts.start()
-    files = container.files()
-    await files.start()
-    stack.push_async_callback(files.aclose)
-    vector_stores = container.vector_stores()
-    await vector_stores.start()
-    stack.push_async_callback(vector_stores.aclose)
-    embeddings = container.embeddings()
-    if embeddings is not None:
-        stack.push_async_callback(embeddings.aclose)
-        await embeddings.start()
-    await stack.enter_async_context(_in_background(container.index_files().run_forever()))
-    await stack.enter_async_context(
-        _in_background(container.sweep_vector_stores().run_every(settings.sweep_s))
-    )
-    audit_log = container.audit_log()
-    if audit_log is not None:
-        await audit_log.start()
-        stack.push_async_callback(audit_log.aclose)
-    tool_servers = container.tool_servers()
-    if tool_servers is not None:
-        stack.push_async_callback(tool_servers.aclose)
-    sandboxes = container.sandboxes()
-    if sandboxes is not None:
-        stack.push_async_callback(sandboxes.aclose)
-        await sandboxes.start()
-    web = container.web()
-    if web is not None:
-        stack.push_async_callback(web.aclose)
-        await web.start()
-    models: Models = container.models()
-    supervise_models = container.supervise_models()
-    stack.push_async_callback(supervise_models.aclose)
-    peers: Any = container.peers()
-    if peers is not None:
-        await peers.start()
-        stack.push_async_callback(peers.aclose)
-    engines = ", ".join(settings.engines)
-    with process.starting(f"starting {engines}: {', '.join(models.by_name)}"):
-        await supervise_models.start()
-    _start_owning_runs(container, stack)
-    return models
+async def drain(app: App, limit_s: float) -> None:
+    """Wait up to `limit_s` for the runs to end. End the others, and all readers."""
+    await app.runs.active.drain(limit_s)
+    app.services.drained.trigger()
 
 
-@asynccontextmanager
-async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run endless work in a task until the block ends."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def _start_owning_runs(container: Container, stack: AsyncExitStack) -> None:
-    """Start the heartbeat and the tasks that watch and start runs. They stop before all else."""
-    heartbeat = container.heartbeat()
-    heartbeat.start()
-    stack.push_async_callback(_leave, container)
-    for service in (container.watch_leases(), container.start_background_runs()):
-        task = asyncio.create_task(service.run_forever())
-        stack.callback(task.cancel)
-
-
-async def _leave(container: Container) -> None:
-    """Give up this server's leases, so that other servers take over its runs immediately."""
-    await asyncio.to_thread(container.heartbeat().stop)
-    try:
-        async with asyncio.timeout(LEAVE_S):
-            await container.store().leave(container.owner())
-    except (StoreError, TimeoutError) as exc:
-        logger.warning(
-            "could not give up this server's leases; they expire in %g s: %s",
-            container.settings().lease_s,
-            exc,
-        )
-
-
-async def drain(container: Container) -> None:
-    """Wait up to `graceful_shutdown_s` for the runs to end. End the others, and all readers."""
-    await container.runs().drain(container.settings().graceful_shutdown_s)
-    container.drained().trigger()
-
-
-def _http_protocol(container: Container) -> Callable[..., asyncio.Protocol]:
-    shared = container.transport()
-    http = BoundedProtocol.sharing(shared)
-    certificate = container.certificate()
-    if certificate is None:
-        return http
-    return TlsProtocol.before(http, certificate, shared.connections)
-
-
-def _uvicorn_config(app: object, container: Container) -> uvicorn.Config:
-    settings: Settings = container.settings()
+def _uvicorn_config(
+    served: ASGIApp, app: App, settings: Settings, certificate: Certificate | None
+) -> uvicorn.Config:
+    http: Callable[..., asyncio.Protocol] = BoundedProtocol.sharing(app.transport)
+    if certificate is not None:
+        http = TlsProtocol.before(http, certificate, app.transport.connections)
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        http=_http_protocol(container),  # type: ignore[arg-type]
-        ws=WebSocketProtocol.sharing(container.transport()),
-        ws_max_size=container.http_options().limits.max_bytes,
+        served,
+        http=http,  # type: ignore[arg-type]
+        ws=WebSocketProtocol.sharing(app.transport),
+        ws_max_size=app.services.options.limits.max_bytes,
         ws_per_message_deflate=False,  # events are too small to benefit
         ws_ping_interval=settings.keepalive_s,
         ws_ping_timeout=MAX_UNANSWERED_PINGS * settings.keepalive_s,

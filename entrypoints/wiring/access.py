@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from antiphon.adapters.extras import install_command
 from antiphon.adapters.keys.file import KeysFile
+from antiphon.adapters.sealing import Sealer
 from antiphon.application.ports import Clock, Fetcher, KeyStore
 from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.tokens import ClaimRules, FindTokenCaller
@@ -47,33 +50,33 @@ def check_access(settings: Settings) -> None:
         )
 
 
-def bearer_identity(
-    settings: Settings, file: KeysFile | None, store: KeyStore, keys: IssuerKeys | None
-) -> BearerIdentity:
-    """Return what finds out whose key or token a credential is."""
+class Access(Struct, frozen=True, kw_only=True):
+    """Who may use this server. `identities` is None if nobody is asked; `console` if it is off."""
+
+    identities: Sequence[Identity] | None
+    console: Console | None
+
+
+def build_access(
+    settings: Settings,
+    file: KeysFile | None,
+    store: KeyStore,
+    keys: IssuerKeys | None,
+    sealer: Sealer,
+    *,
+    now: Clock,
+) -> Access:
+    """Return what finds out who sends a request: a proxy's user, a key, a token or a session."""
     find_caller = FindCaller([store.key] if file is None else [file.key, store.key])
-    return BearerIdentity(find_caller, _find_token_caller(settings.oidc, keys))
-
-
-def identities(
-    settings: Settings, bearer: BearerIdentity, sessions: Sessions
-) -> Sequence[Identity] | None:
-    """Return the kinds of credentials that are accepted, or None if none is needed."""
-    if not settings.needs_keys:
-        return None
+    bearer = BearerIdentity(find_caller, _find_token_caller(settings.oidc, keys))
+    sessions = Sessions(sealer.seal, sealer.unseal, now=now)
     proxy = [ProxyIdentity(settings.trusted_proxy)] if settings.trusted_proxy.is_on else []
     session = [SessionIdentity(sessions, bearer)] if settings.console else []
-    return [*proxy, bearer, *session]
-
-
-def console(
-    settings: Settings,
-    identities: Sequence[Identity] | None,
-    bearer: BearerIdentity,
-    sessions: Sessions,
-) -> Console | None:
-    """Return what the console needs, or None if the server has none."""
-    return Console(identities, bearer, sessions) if settings.console else None
+    identities = [*proxy, bearer, *session] if settings.needs_keys else None
+    return Access(
+        identities=identities,
+        console=Console(identities, bearer, sessions) if settings.console else None,
+    )
 
 
 def issuer_keys(settings: Settings, *, now: Clock = time.monotonic) -> IssuerKeys | None:

@@ -1,8 +1,14 @@
-"""Build what shares this server's capacity between tenants."""
+"""Build what bounds callers, and shares this server's capacity between tenants."""
 
 from __future__ import annotations
 
+from antiphon.application.ports import Clock, Store
+from antiphon.application.resources.limits import EnforceLimits
+from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.responses.admission import Admission, AdmissionLimits
+from antiphon.application.responses.create import CallerBounds
+from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.settings import Settings
 
 RESERVE_DIVISOR = 4
@@ -29,4 +35,21 @@ def admission(settings: Settings) -> Admission:
             max_waiting_per_tenant=tenant_share(settings.max_queued, settings),
             queue_s=settings.queue_s,
         )
+    )
+
+
+def active_runs(settings: Settings) -> ActiveRuns:
+    """Return the runs of this server: none yet."""
+    slots = settings.background_runs
+    return ActiveRuns(slots=slots, slots_per_tenant=tenant_share(slots, settings))
+
+
+def caller_bounds(
+    settings: Settings, store: Store, owner: str, *, now: Clock, clock: Clock
+) -> CallerBounds:
+    responses, size = settings.tenant_quotas
+    defaults = parse_limits(settings.default_limit)
+    return CallerBounds(
+        limits=EnforceLimits(store, owner=owner, now=now, defaults=defaults),
+        check_quota=CheckQuota(store, Quotas(responses=responses, bytes=size), clock=clock),
     )

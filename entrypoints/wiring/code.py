@@ -6,26 +6,12 @@ from functools import partial
 
 from antiphon.adapters.ids import new_tagged_id
 from antiphon.application.ports import FileStore, Sandboxes
-from antiphon.application.resources.containers import (
-    CheckContainer,
-    ContainerLimits,
-    CreateContainer,
-    CreateContainerFile,
-    DeleteContainerFile,
-    FindContainer,
-    GetContainerFile,
-    GetContainerFileContent,
-    ListContainerFiles,
-    ListContainers,
-)
+from antiphon.application.resources import containers as c
 from antiphon.application.resources.server_addresses import server_tag
-from antiphon.entrypoints.http.api.containers import ContainerServices
-from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
 from antiphon.entrypoints.wiring.own_classes import Section
 from antiphon.entrypoints.wiring.own_ports import load_port
-from antiphon.entrypoints.wiring.relaying import Relaying
 
 
 def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
@@ -61,32 +47,11 @@ def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
     )
 
 
-def container_services(
-    sandboxes: Sandboxes | None,
-    find: FindContainer,
-    check: CheckContainer,
-    files: FileStore,
-    relaying: Relaying,
-    options: HttpOptions,
-) -> ContainerServices:
-    """Return the services of `/v1/containers`; lists are of all servers that it relays to."""
-    return ContainerServices(
-        create=CreateContainer(sandboxes, check),
-        find=find,
-        list=ListContainers(find, relaying.client),
-        add_file=CreateContainerFile(find, files),
-        list_files=ListContainerFiles(find),
-        get_file=GetContainerFile(find),
-        read_file=GetContainerFileContent(find),
-        delete_file=DeleteContainerFile(find),
-        options=options,
-    )
-
-
-def container_limits(settings: Settings) -> ContainerLimits:
+def check_container(settings: Settings, files: FileStore) -> c.CheckContainer:
     code = settings.code
-    return ContainerLimits(
+    limits = c.ContainerLimits(
         memory_bytes=code.memory_mb * 1024**2,
         disk_bytes=code.disk_mb * 1024**2,
         idle_s=code.idle_s,
     )
+    return c.CheckContainer(files, limits)

@@ -1,8 +1,9 @@
-"""Build what makes the vectors for file search."""
+"""Build what indexes files for file search, and what makes their vectors."""
 
 from __future__ import annotations
 
-from antiphon.application.ports import Embeddings
+from antiphon.application.ports import Embeddings, FileStore, ReadPdf, VectorStores
+from antiphon.application.resources.indexing import IndexFiles
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
 from antiphon.entrypoints.wiring.own_classes import Section
@@ -23,3 +24,14 @@ def embeddings(settings: Settings) -> Embeddings | None:
     return HttpEmbeddings(
         engine.url, engine.model, api_key=engine.api_key, timeout_s=engine.timeout_s
     )
+
+
+def index_files(
+    settings: Settings,
+    vector_stores: VectorStores,
+    files: FileStore,
+    read_pdf: ReadPdf,
+    embeddings: Embeddings | None,
+) -> IndexFiles:
+    quota_bytes = settings.keep_vector_bytes
+    return IndexFiles(vector_stores, files, read_pdf, embeddings, quota_bytes=quota_bytes)

@@ -9,12 +9,17 @@ from antiphon.adapters.keys.file import KeysFile
 from antiphon.adapters.stores.files.contents import FileContents
 from antiphon.adapters.stores.files.store import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory.event_log import MemoryEventLog
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import EventLog, FileStore, PromptTemplates, Store, VectorStores
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
 from antiphon.entrypoints.wiring.own_ports import load_port
+
+
+def memory_store(settings: Settings) -> Store:
+    return MemoryStore(keep=settings.keep_responses)
 
 
 def sqlite_store(settings: Settings) -> Store:

@@ -50,7 +50,3 @@ def ended_runs(
     if meter is not None:
         meter.before_reading(ended.flush)
     return ended
-
-
-def report_of(ended_runs: EndedRuns | None) -> ReportRun | None:
-    return None if ended_runs is None else ended_runs.add

@@ -26,6 +26,7 @@ from antiphon.application.ports import (
 from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.resources.locate_container import LocateContainer
 from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
+from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.tools.hosted import ToolProvider
@@ -205,13 +206,13 @@ def audit_log(settings: Settings) -> AuditLog | None:
 
 
 def hosted_tools(
+    settings: Settings,
     sandboxes: Sandboxes | None,
     find: FindContainer,
     check: CheckContainer,
     web: Web | None,
     find_vector_store: FindVectorStore,
     search: SearchVectorStores,
-    settings: Settings,
     *,
     others: OtherServers | None,
 ) -> Sequence[ToolProvider]:
@@ -232,6 +233,11 @@ def hosted_tools(
     if web is not None:
         tool_providers.append(WebSearchProvider(web))
     return tool_providers
+
+
+def budgets(settings: Settings) -> Budgets:
+    tools = settings.tools
+    return Budgets(turns=tools.max_turns, call_s=tools.call_s, call_bytes=tools.call_bytes)
 
 
 def hosted_tool_types(settings: Settings, tool_servers: ToolServers | None) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What a trace says of the server: its versions, and the settings that change what a model does."""
+"""Build what keeps the traces of runs, with the versions and settings of the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from antiphon.application.telemetry.run_trace import TraceLimits
+from antiphon.adapters.sealing import Sealer
+from antiphon.application.ports import TraceStore
+from antiphon.application.telemetry.run_trace import KeepTraces, TraceLimits
 from antiphon.entrypoints.settings import Settings
 
 PACKAGES = ("antiphon", "vllm", "transformers", "openai-harmony", "litestar")
@@ -26,11 +28,13 @@ SHOWN = (
 """Settings in every bundle. None of them can hold a secret."""
 
 
-def trace_limits(settings: Settings) -> TraceLimits:
-    return TraceLimits(keep=settings.keep_traces, max_bytes=settings.keep_trace_bytes)
+def keep_traces(settings: Settings, store: TraceStore, sealer: Sealer) -> KeepTraces:
+    limits = TraceLimits(keep=settings.keep_traces, max_bytes=settings.keep_trace_bytes)
+    facts = _server_facts(settings)
+    return KeepTraces(store, sealer.seal, sealer.unseal, limits=limits, server=facts)
 
 
-def server_facts(settings: Settings) -> Callable[[], Mapping[str, Any]]:
+def _server_facts(settings: Settings) -> Callable[[], Mapping[str, Any]]:
     """Return what tells the versions and the settings."""
 
     @cache

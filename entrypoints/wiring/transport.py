@@ -8,8 +8,12 @@ import sys
 from antiphon.application.model.models import Models
 from antiphon.application.ports import Model
 from antiphon.domain.errors import EngineDead, SettingsError
+from antiphon.entrypoints.http.access.cors import normalize_origins
+from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.request_log import RefusalLog
+from antiphon.entrypoints.http.wire.bodies import BodyLimits
 from antiphon.entrypoints.http.wire.connections import ConnectionLimits, Connections
+from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.http.wire.dispatch import Dispatcher
 from antiphon.entrypoints.http.wire.frame_queue import FrameQueue
 from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
@@ -36,6 +40,24 @@ MAX_ADMIN_CONNECTIONS = 64
 MAX_ARRIVALS = 4096
 ARRIVALS_SHARE = 16
 """One file in this many, of those that are reserved, may be of a connection that is not served."""
+
+
+def http_options(settings: Settings, models: Models, incoming: IncomingBytes) -> HttpOptions:
+    return HttpOptions(
+        limits=BodyLimits(
+            max_bytes=max_body_bytes(settings, models),
+            incoming=incoming,
+            max_depth=settings.max_depth,
+            max_nodes=settings.max_json_nodes,
+        ),
+        dialect=DIALECTS[settings.dialect],
+        strict=settings.strict,
+        strict_unknown_fields=settings.refuses_unknown_fields,
+        log_requests=settings.log_requests,
+        error_stacks=settings.error_stacks,
+        websocket_s=settings.websocket_s,
+        cors_origins=normalize_origins(settings.cors_origin),
+    )
 
 
 def max_body_bytes(settings: Settings, models: Models) -> int:

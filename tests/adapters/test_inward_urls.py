@@ -22,8 +22,7 @@ from antiphon.adapters.web.search_services import SearxngService
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
-from antiphon.entrypoints.container import webhook_fetcher
-from antiphon.entrypoints.wiring.webhooks import operator_policy
+from antiphon.entrypoints.wiring.webhooks import operator_policy, webhook_fetcher
 
 pytestmark = pytest.mark.slow
 

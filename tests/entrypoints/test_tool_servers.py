@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.container import tool_servers, tool_substitutions
 from antiphon.entrypoints.settings import McpServer, Settings
+from antiphon.entrypoints.wiring.tools import tool_servers, tool_substitutions
 
 ROOT = Path(__file__).parents[2]
 FILES: dict[str, Any] = {"label": "files", "command": ("true", "s3cret")}

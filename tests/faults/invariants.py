@@ -207,7 +207,7 @@ class Invariants:
 
     def _check_at_rest(self) -> None:
         for server in self._living():
-            assert len(server.container.runs()) == 0, "a run goes on for nobody"
+            assert len(server.app.runs.active) == 0, "a run goes on for nobody"
             assert not any(engine.running for engine in server.engines)
 
     def _living(self) -> list[SimulatedServer]:

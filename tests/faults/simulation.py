@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import selectors
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -21,8 +20,10 @@ from dependency_injector import providers
 from tests.conftest import settings_for
 
 from antiphon.adapters.stores.memory.store import MemoryStore
-from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
+from antiphon.application.model.supervision import SuperviseModels
+from antiphon.application.runs.background import StartBackgroundRuns
 from antiphon.application.runs.heartbeat import BEATS_PER_LEASE, RETRY_S
+from antiphon.application.runs.ownership import WatchLeases
 from antiphon.application.runs.stored_events import DELETED, UNAVAILABLE
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
@@ -30,6 +31,8 @@ from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.api.conversations import ConversationServices
 from antiphon.entrypoints.http.api.responses import Services
 from antiphon.entrypoints.http.app import create_app
+from antiphon.entrypoints.services import App, build_app
+from antiphon.entrypoints.wiring.file_search import index_files
 
 LEASE_S = 15.0
 PATIENCE_S = 60.0
@@ -153,7 +156,7 @@ class Connection:
 
 # --- servers --------------------------------------------------------------------------------------
 
-_ASKED: ContextVar[Container] = ContextVar("the server that is asked")
+_ASKED: ContextVar[App] = ContextVar("the server that is asked")
 
 
 class _OfAsked:
@@ -170,33 +173,50 @@ class _OfAsked:
         return self._given()(*args, **kwargs)
 
     def _given(self) -> Any:
-        return getattr(getattr(_ASKED.get(), self._services)(), self._name)
+        return getattr(getattr(_ASKED.get(), self._services), self._name)
+
+
+def _app_of(ports: Container) -> App:
+    index = index_files(
+        ports.settings(), ports.vector_stores(), ports.files(), ports.read_pdf(), ports.embeddings()
+    )
+    return build_app(ports, index, SuperviseModels(ports.supervised_models()))
 
 
 class SimulatedServer:
-    """A server, as the container makes it; `kill` and `stop` are its two ends."""
+    """A server, as the composition root makes it; `kill` and `stop` are its two ends."""
 
     def __init__(self, folder: Path, kept: MemoryStore, **settings: Any) -> None:
         self.store = Connection(kept)
         loop = asyncio.get_running_loop()
         given = {"background_runs": 2, "keepalive_s": 0, "lease_s": LEASE_S, **settings}
-        self.container = container = Container(settings=settings_for(folder, **given))
-        container.store.override(providers.Object(self.store))
-        self.owner: str = container.owner()
-        repeats = IdempotencyKeys(self.store, owner=self.owner, now=time.time, clock=loop.time)
-        container.services.add_kwargs(create_once=CreateOnce(container.create_response(), repeats))
+        self.ports = ports = Container(settings=settings_for(folder, **given))
+        ports.store.override(providers.Object(self.store))
+        ports.clock.override(providers.Object(loop.time))
+        self.owner = ports.owner()
+        self.app = _app_of(ports)
         self.lives = True
         self._beside: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        for model in self.container.models().all:
+        for model in self.app.models.all:
             await model.start()
-        self.container.sealer().start()
-        container = self.container
+        self.ports.sealer().start()
+        runs = self.app.runs
+        watch_leases = WatchLeases(self.store, runs.active, owner=self.owner)
+        start_runs = StartBackgroundRuns(
+            self.store,
+            self.ports.log(),
+            runs.active,
+            self.app.models,
+            runs.restore,
+            runs.run_response,
+            owner=self.owner,
+        )
         for work in (
             self._beat,
-            container.watch_leases().run_forever,
-            container.start_background_runs().run_forever,
+            watch_leases.run_forever,
+            start_runs.run_forever,
         ):
             self._beside.append(asyncio.create_task(work()))
 
@@ -208,15 +228,15 @@ class SimulatedServer:
 
     async def stop(self, *, limit_s: float) -> None:
         """As on SIGTERM."""
-        await self.container.runs().drain(limit_s)
-        self.container.drained().trigger()
+        await self.app.runs.active.drain(limit_s)
+        self.app.services.drained.trigger()
         with suppress(StoreError):
             await self.store.leave(self.owner)
         await self.kill()
 
     @property
     def engines(self) -> list[Any]:
-        return [model._model._engine for model in self.container.models().all]
+        return [model._model._engine for model in self.app.models.all]
 
     async def _beat(self) -> None:
         while True:
@@ -363,7 +383,7 @@ class Clients:
             "server": ("127.0.0.1", 2),
             "state": {},
         }
-        _ASKED.set(server.container)
+        _ASKED.set(server.app)
         work = asyncio.ensure_future(self._app(scope, receive, send))
         gone = asyncio.ensure_future(left.wait())
         done, _ = await asyncio.wait(
@@ -392,22 +412,22 @@ class Clients:
 def make_app(folder: Path) -> Any:
     """Return an app that passes what it is asked on to the services of the server that is meant."""
     # Its models are never started, so nothing may follow from what they can read.
-    any_server = Container(settings=settings_for(folder, max_body_bytes=1024 * 1024))
+    any_server = _app_of(Container(settings=settings_for(folder, max_body_bytes=1024 * 1024)))
 
     def passing_on(kind: type[msgspec.Struct], services: str) -> Any:
         return kind(**{name: _OfAsked(services, name) for name in kind.__struct_fields__})
 
     services = passing_on(Services, "services")
     app: Any = create_app(
-        msgspec.structs.replace(services, options=any_server.http_options()),
+        msgspec.structs.replace(services, options=any_server.services.options),
         passing_on(ConversationServices, "conversations"),
-        any_server.models(),
-        any_server.file_services(),
-        any_server.container_services(),
-        any_server.vector_store_services(),
-        any_server.ready(),
-        any_server.console(),
-        any_server.server_state(),
+        any_server.models,
+        any_server.files,
+        any_server.containers,
+        any_server.vector_stores,
+        any_server.check_ready,
+        any_server.access.console,
+        any_server.server_state,
         started_at=0,
         max_file_bytes=1024,
     )

@@ -246,9 +246,9 @@ def test_a_response_whose_server_is_lost_fails_with_its_output_so_far(tmp_path: 
         container = Container(settings=settings_for(tmp_path))
         models = [SupervisedModel(TokenModel(scripted_chat, engine))]
         container.supervised_models.override(providers.Object(models))
-        with serving_in_thread(container) as url:
+        with serving_in_thread(container) as served:
             body = {"model": "pool", "input": script({"say": TALE}), "stream": True}
-            events = frames(httpx.post(f"{url}/v1/responses", json=body, timeout=30).text)
+            events = frames(httpx.post(f"{served.url}/v1/responses", json=body, timeout=30).text)
     assert events[-1]["type"] == "response.failed"
     response = events[-1]["response"]
     assert response["error"]["code"] == "server_error"

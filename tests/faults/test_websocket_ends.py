@@ -66,10 +66,10 @@ def test_a_client_that_leaves_ends_its_runs(serve: Any, store: bool, politely: b
             lambda: engine.aborted == 2,
             lambda: f"{engine.begun=} {engine.running=} {engine.aborted=}",
         )
-        wait_until(lambda: len(server.container.runs()) == 0)
+        wait_until(lambda: len(server.app.runs.active) == 0)
         assert (engine.running, engine.begun) == (0, 2), "what waits never begins"
         if store:
-            get = server.container.services().get
+            get = server.app.services.get
             assert asyncio.run(get("default", response_id)).status == "cancelled"
 
 
@@ -126,7 +126,7 @@ async def test_a_reader_that_does_not_read_slows_nobody_else(serve: Any) -> None
         assert events[-1]["type"] == "response.completed"
         for connection in stalled:
             connection.transport.abort()
-        runs = server.container.runs()
+        runs = server.app.runs.active
         async with asyncio.timeout(30):
             while len(runs):
                 await asyncio.to_thread(threading.Event().wait, 0.005)

@@ -65,8 +65,8 @@ def family_model(name: str) -> Model:
 def serving(folder: Path, **given: Any) -> Iterator[Running]:
     container = Container(settings=settings_for(folder, **given))
     container.supervised_models.override(providers.Object(family_models()))
-    with serving_in_thread(container) as url:
-        yield Running(url=url, container=container)
+    with serving_in_thread(container) as served:
+        yield Running(url=served.url, container=container, app=served.app)
 
 
 @pytest.fixture(scope="module")

@@ -102,8 +102,8 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Play
     def serving_pools(folder: Path, **given: Any) -> Iterator[Running]:
         container = Container(settings=settings_for(folder, **given))
         container.supervised_models.override(providers.Object(pools.models()))
-        with serving_in_thread(container) as url:
-            yield Running(url=url, container=container)
+        with serving_in_thread(container) as served:
+            yield Running(url=served.url, container=container, app=served.app)
 
     with (
         fake_mcp_server.site() as site,

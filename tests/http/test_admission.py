@@ -49,7 +49,7 @@ def waiting(server: Any) -> Iterator[socket.socket]:
     """Send a request that waits in the queue."""
     body = json.dumps(QUICK).encode()
     with connection_to(server, body, length=len(body)) as connection:
-        wait_until(lambda: server.container.admission().runs.waiting == 1)
+        wait_until(lambda: server.app.services.admission.runs.waiting == 1)
         yield connection
 
 
@@ -63,7 +63,7 @@ def test_a_full_server_refuses_before_the_body_arrives(full: Any) -> None:
 
 
 def test_a_client_that_leaves_the_queue_makes_room(full: Any) -> None:
-    queue = full.container.admission().runs
+    queue = full.app.services.admission.runs
     with waiting(full):
         pass
     wait_until(lambda: queue.waiting == 0)

@@ -180,10 +180,10 @@ def test_the_dialect_of_a_refusal_is_the_clients_choice(guarded: Any) -> None:
 @pytest.fixture(scope="module")
 def routes(guarded: Any) -> list[str]:
     """The path of every route there is, with its parameters filled in."""
-    made = guarded.container
-    # Only its routes are looked at: what no provider has the name of may be anything.
+    made = guarded.app
+    # Only its routes are looked at: what no service has the name of may be anything.
     needed = inspect.signature(create_app).parameters
-    app = create_app(**{name: getattr(made, name, int)() for name in needed})
+    app = create_app(**{name: getattr(made, name, 0) for name in needed})
     parts = (
         ["x" if part.startswith("{") else part for part in route.path.split("/")]
         for route in app.routes

@@ -189,7 +189,7 @@ def _lasting(value: Any) -> Any:
 def turn(server: Any, asked: Json) -> Turn:
     request = decode_request(json.dumps(asked).encode()).request
     submission = Submission(caller=ANYBODY, request=request)
-    prepared = asyncio.run(server.container.prepare_turn()(submission))
+    prepared = asyncio.run(server.app.runs.prepare_turn(submission))
     result: Turn = prepared.turn
     return result
 

@@ -54,7 +54,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
 
 async def test_a_replica_is_healthy_while_it_is_ready(replica: Replica) -> None:
     await replica.check_health()
-    replica._container.runs().close()
+    replica._app.runs.active.close()
     with pytest.raises(NotReady, match="server stopping, store ok, engine ok"):
         await replica.check_health()
 

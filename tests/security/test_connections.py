@@ -48,7 +48,7 @@ def is_alive(server: Any) -> bool:
 
 
 def open_count(server: Any) -> int:
-    return len(server.container.transport().connections)
+    return len(server.app.transport.connections)
 
 
 def open_half(server: Any, stack: ExitStack, count: int, *, source: str = "127.0.0.1") -> None:

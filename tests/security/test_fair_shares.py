@@ -59,7 +59,7 @@ def tenants(serve: Any, tmp_path: Path) -> Iterator[Tenants]:
 
 
 def test_streams_of_a_tenant_leave_runs_and_places_to_the_others(tenants: Tenants) -> None:
-    admission = tenants.server.container.admission()
+    admission = tenants.server.app.services.admission
 
     async def flood() -> Counter[int]:
         refused: Counter[int] = Counter()
@@ -99,7 +99,7 @@ def test_background_runs_of_a_tenant_leave_slots_to_the_others(tenants: Tenants)
                 quiet.get(f"/responses/{one}").json()["status"] == "completed" for one in created
             )
         )
-        assert tenants.server.container.runs().slots_held == {"loud": 6}
+        assert tenants.server.app.runs.active.slots_held == {"loud": 6}
 
 
 def test_a_tenant_cannot_pass_the_others_in_the_engine(tenants: Tenants) -> None:

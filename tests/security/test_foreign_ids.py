@@ -175,10 +175,10 @@ def _fill(path: str, before: str, ids: Ids) -> str:
     return re.sub(r"\{[^}]+\}", lambda place: ids[before + path[: place.end()]], path)
 
 
-def _operations(container: Any) -> Iterator[Operation]:
-    # Only its routes are looked at: what no provider has the name of may be anything.
+def _operations(served: Any) -> Iterator[Operation]:
+    # Only its routes are looked at: what no service has the name of may be anything.
     names = inspect.signature(create_app).parameters
-    app = create_app(**{name: getattr(container, name, int)() for name in names})
+    app = create_app(**{name: getattr(served, name, 0) for name in names})
     document: Json = app.openapi_schema.to_schema()
     for route in app.routes:
         path = re.sub(r"\{([^}:]+):[^}]+\}", r"{\1}", route.path)
@@ -205,7 +205,7 @@ def house(
     ):
         operations = [
             each
-            for each in _operations(server.container)
+            for each in _operations(server.app)
             if options or not each.path.startswith("/v1/containers")
         ]
         yield House(http, make_objects(http), make_objects(other), operations)

@@ -111,8 +111,8 @@ def door(
         assert address.hostname is not None
         assert address.port is not None
         names = inspect.signature(create_app).parameters
-        # Only its routes are looked at: what no provider has the name of may be anything.
-        app = create_app(**{name: getattr(server.container, name, int)() for name in names})
+        # Only its routes are looked at: what no service has the name of may be anything.
+        app = create_app(**{name: getattr(server.app, name, 0) for name in names})
         routes = {re.sub(r"\{[^}]+\}", "x", route.path).encode() for route in app.routes}
         yield Door(
             address=(address.hostname, address.port),

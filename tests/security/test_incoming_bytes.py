@@ -34,7 +34,7 @@ LARGE = {"max_incoming_bytes": 1_000_000}
 
 
 def incoming(server: Any) -> int:
-    total: int = server.container.incoming_bytes().total
+    total: int = server.app.transport.incoming.total
     return total
 
 

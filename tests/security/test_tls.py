@@ -87,10 +87,10 @@ def test_old_versions_of_tls_are_refused(secure: Any) -> None:
 def test_connections_without_a_handshake_make_room(secure: Any) -> None:
     half: list[socket.socket] = [connect(secure) for _ in range(50)]
     assert httpx.get(f"{secure.url}/livez", verify=NO_TRUST).status_code == 200
-    assert len(secure.container.transport().connections) <= 20
+    assert len(secure.app.transport.connections) <= 20
     for connection in half:
         connection.close()
-    wait_until(lambda: len(secure.container.transport().connections) == 0)
+    wait_until(lambda: len(secure.app.transport.connections) == 0)
 
 
 def test_a_reader_that_does_not_read_is_disconnected(serve: Any, pair: tuple[Path, Path]) -> None:
@@ -101,14 +101,14 @@ def test_a_reader_that_does_not_read_is_disconnected(serve: Any, pair: tuple[Pat
     ):
         reader.sendall(post({"model": "scripted-chat", "stream": True, "input": LONG}))
         assert reader.recv(10)
-        wait_until(lambda: len(server.container.transport().connections) == 0)
+        wait_until(lambda: len(server.app.transport.connections) == 0)
 
 
 def test_plain_http_ends_quickly(secure: Any, caplog: pytest.LogCaptureFixture) -> None:
     with connect(secure) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         read_until_closed(connection)
-    wait_until(lambda: len(secure.container.transport().connections) == 0)
+    wait_until(lambda: len(secure.app.transport.connections) == 0)
     records = [r for r in caplog.records if r.name != "antiphon.loop"]
     assert [r for r in records if r.levelno >= logging.WARNING] == []
 

@@ -39,7 +39,7 @@ def quiet(server: Any, caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     """A server whose log has no line for what its clients do wrong, at the end of the test."""
     with caplog.at_level(logging.INFO):
         yield server
-        wait_until(lambda: len(server.container.transport().connections) == 0)
+        wait_until(lambda: len(server.app.transport.connections) == 0)
         assert httpx.get(f"{server.url}/livez").status_code == 200
     records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
     # The watchdog of the event loop may say that this machine is busy.

@@ -8,9 +8,14 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from antiphon.application.responses.explain import ExplainResponse
+from antiphon.application.responses.follow import FollowResponse
+from antiphon.application.responses.get import GetResponse
+from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.domain.errors import NotFound, SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.traces import keep_traces
 
 TIMEOUT_S = 60
 
@@ -44,10 +49,12 @@ def bundle_from_store(settings: Settings, tenant: str, response_id: str) -> byte
 
 
 async def _from_store(container: Container, tenant: str, response_id: str) -> bytes:
-    store, explain = container.store(), container.explain_response()
+    store, runs = container.store(), ActiveRuns()
+    traces = keep_traces(container.settings(), store, container.sealer())
+    follow = FollowResponse(container.log(), store)
+    explain = ExplainResponse(GetResponse(store, runs), follow, store, traces)
     await store.start()
     try:
-        bundle: bytes = await explain(tenant, response_id)
-        return bundle
+        return await explain(tenant, response_id)
     finally:
         await store.aclose()
