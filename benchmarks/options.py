@@ -5,8 +5,8 @@
 Each variant runs beside a server without options, in its own process, and both get requests in
 turn. The ratios of their CPU times are computed within each round; those of `nothing` show by how
 much equal servers differ. BENCH_ROUNDS (5) and BENCH_REQUESTS (512 streams per round) set the
-length. It fails if `everything` costs more than 5 % of a streamed token or of a request of 256
-tokens without a stream: logs, metrics and traces together.
+length. It fails if `everything`, logs, metrics and traces together, costs more than 5 % of a
+streamed token or 25 % of a request of 256 tokens without a stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "keys": KEYS,
     "limits": KEYS,
 }
-MAX_RATIO = 1.05
+MAX_RATIOS: Mapping[str, float] = {"token": 1.05, "plain request": 1.25}
 """What `everything` may cost, of a streamed token and of a request without a stream."""
 
 
@@ -117,7 +117,7 @@ def _report(name: str, measured: Mapping[str, list[float]]) -> bool:
     for of, ratios in measured.items():
         parts.append(f"{of} {spread(ratios, 'x')}")
         if name == "everything":
-            is_too_high = statistics.median(ratios) > MAX_RATIO
+            is_too_high = statistics.median(ratios) > MAX_RATIOS[of]
             parts.append("MISSED" if is_too_high else "ok")
             missed |= is_too_high
     print("  ".join(parts), flush=True)

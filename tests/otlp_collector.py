@@ -49,7 +49,7 @@ def collecting(
 ) -> Iterator[Collector]:
     """Collect inside the block; with `hangs`, answer only when that is set.
 
-    The first answers have these `statuses`, all further ones 200.
+    The first answers have these `statuses`, all further ones 200. Clients may try again at once.
     """
     refusals = list(statuses)
 
@@ -65,6 +65,7 @@ def collecting(
             self.send_response(refusals.pop(0) if refusals else 200)
             self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", "0")
+            self.send_header("retry-after", "0")
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:

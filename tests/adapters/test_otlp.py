@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
+from tests import otlp_collector
 from tests.otlp_collector import attributes_of, collecting
 
-from antiphon.adapters.telemetry import otlp
 from antiphon.adapters.telemetry.collector import Collector
 from antiphon.adapters.telemetry.otlp import OtlpTraces
+from antiphon.adapters.telemetry.spans import MAX_TEXT
 from antiphon.application.ports import EndedRun
 from antiphon.domain.errors import SettingsError
 from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.response import Response
-
-NEVER = threading.Event()
 
 
 def ended(name: str = "look", trace_of: str = "resp_1") -> EndedRun:
@@ -27,6 +27,12 @@ def ended(name: str = "look", trace_of: str = "resp_1") -> EndedRun:
         id=trace_of, created_at=1, model="m", status="completed", output=[], metrics=metrics
     )
     return EndedRun.of("t", response, metrics)
+
+
+async def export(collector: otlp_collector.Collector) -> None:
+    traces = OtlpTraces(collector.url)
+    traces.report(ended())
+    await traces.aclose()
 
 
 @pytest.fixture(autouse=True)
@@ -68,57 +74,64 @@ async def test_a_name_with_half_a_character_is_exported() -> None:
     ]
 
 
-async def test_a_full_queue_drops_traces_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(otlp, "MAX_QUEUED", 3)
+async def test_a_long_name_is_cut() -> None:
     with collecting() as collector:
         traces = OtlpTraces(collector.url)
-        for number in range(5):
+        traces.report(ended("n" * 100_000))
+        await traces.aclose()
+    [call] = collector.named("execute_tool")
+    assert len(call.name) == len(attributes_of(call)["gen_ai.tool.name"]) == MAX_TEXT
+
+
+async def test_traces_that_wait_for_a_collector_have_a_limit_and_what_is_dropped_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = threading.Event()
+    with collecting(hangs=answers) as collector:
+        traces = OtlpTraces(collector.url, max_queued=30)
+        for number in range(100):
             traces.report(ended(trace_of=f"resp_{number}"))
+        answers.set()
         await traces.aclose()
-    assert len(collector.named("invoke_agent")) == 3
-    assert "2 traces were dropped" in caplog.text
+    assert 30 <= len(collector.spans) <= 60  # what was being sent, and what waited
+    assert "Queue full, dropping Span." in caplog.text
 
 
-async def test_a_queue_that_is_full_of_long_traces_drops_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(otlp, "MAX_QUEUED_BYTES", 8000)
-    with collecting() as collector:
+async def test_the_end_waits_two_seconds_for_a_collector_that_hangs() -> None:
+    with collecting(hangs=threading.Event()) as collector:
         traces = OtlpTraces(collector.url)
-        traces.report(ended("n" * 2000))
-        traces.report(ended("m" * 2000))
+        traces.report(ended())
+        started_at = time.monotonic()
         await traces.aclose()
-    assert len(collector.named("execute_tool n")) == 1
-    assert collector.named("execute_tool m") == []
-    assert "1 traces were dropped" in caplog.text
+        assert 1.9 < time.monotonic() - started_at < 4
 
 
-def test_headers_of_the_variables_are_sent_those_for_traces_first(
+async def test_headers_of_the_variables_are_sent_those_for_traces_first(
     variables: pytest.MonkeyPatch,
 ) -> None:
     variables.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=general")
     variables.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-token=a%20b,x-team=blue")
     with collecting() as collector:
-        Collector(collector.url).send(b"", give_up=NEVER)
+        await export(collector)
     [headers] = collector.headers
     assert (headers["x-token"], headers["x-team"]) == ("a b", "blue")
     assert headers["content-type"] == "application/x-protobuf"
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
-def test_an_export_can_be_compressed(compression: str, variables: pytest.MonkeyPatch) -> None:
+async def test_an_export_can_be_compressed(compression: str, variables: pytest.MonkeyPatch) -> None:
     variables.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     with collecting() as collector:
-        Collector(collector.url).send(b"spans", give_up=NEVER)
-    assert collector.bodies == [b"spans"]
+        await export(collector)
+    [headers] = collector.headers
+    assert headers.get("content-encoding", "none") == compression
+    assert len(collector.spans) == 3
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("COMPRESSION", "zip", "'zip'. It can be none, gzip, deflate"),
+        ("COMPRESSION", "zip", "'zip'. It can be none, deflate, gzip"),
         ("CERTIFICATE", "/no/such/file", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
         ("CLIENT_CERTIFICATE", "/no/such/file", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"),
     ],
@@ -128,29 +141,32 @@ def test_a_variable_that_cannot_be_used_is_named(
 ) -> None:
     variables.setenv(f"OTEL_EXPORTER_OTLP_{variable}", value)
     with pytest.raises(SettingsError, match=words):
-        Collector("http://127.0.0.1:9")
+        OtlpTraces("http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
-    ("statuses", "asked"),
+    ("statuses", "sent"),
     [((), 1), ((503,), 2), ((429, 502), 3), ((400,), 1), ((500,), 1)],
     ids=str,
 )
-def test_only_what_may_pass_later_is_sent_again(statuses: tuple[int, ...], asked: int) -> None:
+async def test_only_what_may_pass_later_is_sent_again(statuses: tuple[int, ...], sent: int) -> None:
     with collecting(statuses=statuses) as collector:
-        Collector(collector.url).send(b"spans", give_up=NEVER)
-    assert collector.bodies == [b"spans"] * asked
+        await export(collector)
+    assert len(collector.bodies) == sent
+    assert len(set(collector.bodies)) == 1
 
 
 def test_a_collector_that_refuses_is_logged_once_until_it_takes_traces_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "antiphon.traces")
-    with collecting(statuses=(400, 400)) as collector:
+    caplog.set_level(logging.INFO)
+    with collecting(statuses=(400, 503, 400)) as collector:
         client = Collector(collector.url)
         for _ in range(4):
-            client.send(b"spans", give_up=NEVER)
-    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == [
-        "status 400",
+            client.export([])
+        client.shutdown()
+    assert len(collector.bodies) == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "Failed to export spans batch code: 400, reason: Bad Request",
         f"the collector {collector.url} takes traces again",
     ]
