@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
+from antiphon.domain.lifecycle import CREATED, ERROR, OPENS, OVER, RUNNING, START, TRANSITIONS
+from antiphon.domain.vocabulary.steps import State
 
 PAGE = Path(__file__).parent / "explanation" / "lifecycle.md"
-RESPONSE_STATES = (State.START, State.CREATED, State.RUNNING, State.ERROR, State.OVER)
+RESPONSE_STATES = (START, CREATED, RUNNING, ERROR, OVER)
 INTRO = """# The lifecycle of a response
 
-Drawn from the tables in `domain/lifecycle.py` by `make docs`; a test checks that it is up to date.
+Drawn by `make docs` from the tables in `domain/lifecycle.py`, to which each kind in `domain/kinds/`
+adds its own; a test checks that it is up to date.
 
 Each diagram is a state machine: a box is a state of the stream, and an arrow is an event that leads
 to the next state. An event without an arrow cannot happen.
@@ -22,7 +24,7 @@ def page() -> str:
     """Return the whole page."""
     parts = [INTRO, "## The response\n", _diagram(_response_edges())]
     for first in dict.fromkeys(OPENS.values()):
-        kinds = [kind for kind, state in OPENS.items() if state is first]
+        kinds = [kind for kind, state in OPENS.items() if state == first]
         names = ", ".join(f"`{kind.__struct_config__.tag}`" for kind in kinds)
         parts += [f"## {names}\n", _diagram(_item_edges(first))]
     return "\n".join(parts)
@@ -32,12 +34,12 @@ def _response_edges() -> Iterator[tuple[State, str, State]]:
     for state in RESPONSE_STATES:
         for event, after in TRANSITIONS[state].items():
             yield state, str(event.__struct_config__.tag), after
-    yield State.RUNNING, "response.output_item.added … done", State.RUNNING
+    yield RUNNING, "response.output_item.added … done", RUNNING
 
 
 def _item_edges(first: State) -> Iterator[tuple[State, str, State]]:
-    yield State.RUNNING, "response.output_item.added", first
-    seen, todo = {State.RUNNING}, [first]
+    yield RUNNING, "response.output_item.added", first
+    seen, todo = {RUNNING}, [first]
     while todo:
         state = todo.pop()
         if state in seen:
@@ -50,7 +52,7 @@ def _item_edges(first: State) -> Iterator[tuple[State, str, State]]:
 
 def _diagram(edges: Iterable[tuple[State, str, State]]) -> str:
     # A colon ends a label in mermaid, and event names have none.
-    lines = [f"    {before.name} --> {after.name}: {event}" for before, event, after in edges]
+    lines = [f"    {before} --> {after}: {event}" for before, event, after in edges]
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
 
 

@@ -23,10 +23,11 @@ from antiphon.domain import content, items, tools, vector_stores
 from antiphon.domain import request as requests
 from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
-from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
+from antiphon.domain.lifecycle import OPENS, TRANSITIONS
 from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.response import Response
 from antiphon.domain.vector_stores import MAX_FLOAT
+from antiphon.domain.vocabulary.steps import State
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.errors import STATUS
 from antiphon.entrypoints.http.wire.dialects import DIALECTS, OPENAI

@@ -7,6 +7,7 @@ sent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -14,11 +15,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.domain import items as i
-from antiphon.domain import mcp
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
 from antiphon.domain.decoding import check_values, decode_item
 from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.kinds.mcp import redact_secrets
 from antiphon.domain.request import AnyFormat, Effort
+from antiphon.domain.vocabulary.shown import View
+from antiphon.domain.vocabulary.tool import ToolSpec
 
 NewId = Callable[[str], str]
 
@@ -159,6 +162,18 @@ def calls_by_output(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
     return answered_calls | {id(output): call for call, output in pairs}
 
 
+def view_of(conversation: Sequence[i.Item], tools: Sequence[ToolSpec]) -> View:
+    """Return what the kinds need to show the conversation to a model with these tools."""
+    if only_messages(conversation):
+        return View(tools=tools)
+    counts: Counter[type[i.Item]] = Counter()
+    numbers: dict[int, int] = {}
+    for item in conversation:
+        numbers[id(item)] = counts[type(item)]
+        counts[type(item)] += 1
+    return View(tools=tools, calls=calls_by_output(conversation), numbers=numbers)
+
+
 def _call_ids_of(item: i.Item) -> tuple[str, ...]:
     """Return the ids by which an output may name this call; none if it is not a client's call."""
     call_id = i.call_id_of(item)
@@ -266,7 +281,7 @@ def to_resource(source: Entry, new_id: NewId) -> tuple[str, Raw]:
     if isinstance(item, i.Message):
         resource["content"] = _to_parts(item, fields["content"])
     if isinstance(item, i.AdditionalTools | i.ToolSearchOutput):
-        resource["tools"] = [mcp.redact_secrets(tool) for tool in item.tools]
+        resource["tools"] = [redact_secrets(tool) for tool in item.tools]
     return item_id, Raw(_encode(resource))
 
 

@@ -14,50 +14,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.json import Json
+from antiphon.domain.kinds import ITEM_KINDS
 from antiphon.domain.response import Response
+from antiphon.domain.vocabulary.kind import IncludableField
 
-
-class Field(Struct, frozen=True):
-    """A field of an item or, with `key`, one key of the object in that field."""
-
-    item: type[i.Item]
-    name: str
-    key: str | None = None
-
-    def of(self, value: Any) -> Any:
-        """Return the part of the field's `value` that may be hidden."""
-        return value.get(self.key) if self.key and value else value
-
-    def hide(self, value: Any) -> Any:
-        """Return the field's `value` with that part hidden."""
-        if self.key is None:
-            return None
-        return {name: each for name, each in value.items() if name != self.key}
-
-    def restore(self, value: Any, stored_value: Any) -> Any:
-        """Return the field's `value` with that part taken from `stored_value`."""
-        if self.key is None:
-            return stored_value
-        return {**(value or {}), self.key: stored_value[self.key]}
-
-
-INCLUDABLE_FIELDS: Mapping[str, Field] = {
-    "web_search_call.action.sources": Field(i.WebSearchCall, "action", "sources"),
-    "web_search_call.results": Field(i.WebSearchCall, "results"),
-    "code_interpreter_call.outputs": Field(i.CodeInterpreterCall, "outputs"),
-    "file_search_call.results": Field(i.FileSearchCall, "results"),
+INCLUDABLE_FIELDS: Mapping[str, tuple[type[i.Item], IncludableField]] = {
+    value: (kind.item, field)
+    for kind in ITEM_KINDS.values()
+    for value, field in kind.includable.items()
 }
 """The field that each value of `include` shows. Other values hide nothing when left out."""
 
-_FIELDS_OF: Mapping[type[i.Item], Sequence[Field]] = {
-    kind: [field for field in INCLUDABLE_FIELDS.values() if field.item is kind]
-    for kind in {field.item for field in INCLUDABLE_FIELDS.values()}
+_FIELDS_OF: Mapping[type[i.Item], Sequence[IncludableField]] = {
+    kind.item: tuple(kind.includable.values()) for kind in ITEM_KINDS.values() if kind.includable
 }
 
 METRICS = "metrics"
@@ -127,9 +102,9 @@ class IncludeFilter:
         if kind is i.Reasoning and self._seal is not None:
             return self._seal_reasoning(fields, self._seal)
         changes: Json = {}
-        for field in self._hidden:
+        for item, field in self._hidden:
             value = changes.get(field.name, fields.get(field.name))
-            if field.item is kind and field.of(value):
+            if item is kind and field.of(value):
                 changes[field.name] = field.hide(value)
         return changes
 

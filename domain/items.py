@@ -8,365 +8,75 @@ key that a client must not see while it is unused defaults to UNSET and is left 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-
-from msgspec import UNSET, Meta, Struct, UnsetType, field
-
-from antiphon.domain.bounds import Int, Long, Text
-from antiphon.domain.content import (
-    ComputerScreenshot,
-    MessagePart,
-    OutputPart,
-    ReasoningText,
-    SummaryText,
-)
-from antiphon.domain.json import Json
-from antiphon.domain.request import AnyFormat, Effort
-
-CallId = Annotated[str, Meta(min_length=1, max_length=64)]
-OptionalId = Text | None | UnsetType
-Output = Text | Long[OutputPart]
-
-
-# gc=False, here and below: a history has many items, none of which refers to itself. The garbage
-# collector held up every client for 50 to 120 ms when a few long histories were read.
-class Item(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
-    """Base class of all items; `id` is an opaque string that the client sees."""
-
-    id: OptionalId = UNSET
-
-
-class Message(Item, frozen=True, kw_only=True, tag="message"):
-    """A message; an easy message has a string as its content and no type."""
-
-    status: Text | None | UnsetType = UNSET
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Text | Long[MessagePart] | None
-    phase: Literal["commentary", "final_answer"] | None | UnsetType = UNSET
-
-
-class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
-    """Reasoning: raw (`content`), summarized (`summary`) or sealed (`encrypted_content`)."""
-
-    status: Text | None | UnsetType = UNSET
-    summary: Long[SummaryText] | None = ()
-    content: Long[ReasoningText] | None | UnsetType = UNSET
-    encrypted_content: Text | None | UnsetType = UNSET
-
-
-class FunctionCall(Item, frozen=True, kw_only=True, tag="function_call"):
-    """A call of a function; `arguments` is JSON text as the model wrote it."""
-
-    status: Text | None | UnsetType = UNSET
-    call_id: CallId
-    name: Text
-    arguments: Text
-    namespace: Text | None | UnsetType = UNSET
-    caller: Json | None | UnsetType = UNSET
-    async_: bool | None | UnsetType = field(name="async", default=UNSET)
-
-
-class FunctionCallOutput(Item, frozen=True, kw_only=True, tag="function_call_output"):
-    """The output of the call `call_id` or, with only a `name`, an output that answers no call."""
-
-    status: Text | None | UnsetType = UNSET
-    call_id: CallId | None | UnsetType = UNSET
-    output: Output
-    name: Text | None | UnsetType = UNSET
-    namespace: Text | None | UnsetType = UNSET
-    caller: Json | None | UnsetType = UNSET
-
-
-class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
-    """A call of a custom tool; `input` is free text."""
-
-    status: Text | None | UnsetType = UNSET
-    call_id: CallId
-    name: Text
-    input: Text
-    namespace: Text | None | UnsetType = UNSET
-    caller: Json | None | UnsetType = UNSET
-    async_: bool | None | UnsetType = field(name="async", default=UNSET)
-
-
-class CustomToolCallOutput(Item, frozen=True, kw_only=True, tag="custom_tool_call_output"):
-    status: Text | None | UnsetType = UNSET
-    call_id: CallId
-    output: Output
-    caller: Json | None | UnsetType = UNSET
-
-
-class WebSearchCall(Item, frozen=True, kw_only=True, tag="web_search_call"):
-    status: Text | None = None
-    action: Json | None = None
-    results: Long[Json] | None | UnsetType = UNSET
-
-
-class FileSearchCall(Item, frozen=True, kw_only=True, tag="file_search_call"):
-    status: Text | None = None
-    queries: Long[Text] | None = ()
-    results: Long[Json] | None = None
-
-
-class CodeInterpreterCall(Item, frozen=True, kw_only=True, tag="code_interpreter_call"):
-    status: Text | None = None
-    code: Text | None = None
-    container_id: Text
-    outputs: Long[Json] | None = None
-
-
-class ImageGenerationCall(Item, frozen=True, kw_only=True, tag="image_generation_call"):
-    status: Text | None = None
-    result: Text | None = None
-    revised_prompt: Text | None | UnsetType = UNSET
-    action: Text | None | UnsetType = UNSET
-    background: Text | None | UnsetType = UNSET
-    output_format: Text | None | UnsetType = UNSET
-    quality: Text | None | UnsetType = UNSET
-    size: Text | None | UnsetType = UNSET
-    svg_usage: Json | None | UnsetType = UNSET
-    error: Any = UNSET
-
-
-class ComputerCall(Item, frozen=True, kw_only=True, tag="computer_call"):
-    status: Text | None = None
-    call_id: CallId
-    action: Json | None | UnsetType = UNSET
-    actions: Long[Json] | None | UnsetType = UNSET
-    pending_safety_checks: Long[Json] | None = ()
-
-
-class ComputerCallOutput(Item, frozen=True, kw_only=True, tag="computer_call_output"):
-    status: Text | None | UnsetType = UNSET
-    call_id: CallId
-    output: ComputerScreenshot
-    acknowledged_safety_checks: Long[Json] | None | UnsetType = UNSET
-
-
-class LocalShellCall(Item, frozen=True, kw_only=True, tag="local_shell_call"):
-    status: Text | None = None
-    call_id: CallId
-    action: Json
-
-
-class LocalShellCallOutput(Item, frozen=True, kw_only=True, tag="local_shell_call_output"):
-    """The output of a local shell call; its `id` is that of the call, as it has no call_id."""
-
-    status: Text | None | UnsetType = UNSET
-    output: Text
-
-
-class ShellCall(Item, frozen=True, kw_only=True, tag="shell_call"):
-    status: Text | None = None
-    call_id: CallId
-    action: Json
-    environment: Json | None = None
-    caller: Json | None | UnsetType = UNSET
-
-
-class ShellCallOutput(Item, frozen=True, kw_only=True, tag="shell_call_output"):
-    status: Text | None | UnsetType = UNSET
-    call_id: CallId
-    output: Long[Json]
-    max_output_length: Int | None = None
-    caller: Json | None | UnsetType = UNSET
-
-
-class ApplyPatchCall(Item, frozen=True, kw_only=True, tag="apply_patch_call"):
-    status: Text | None = None
-    call_id: CallId
-    operation: Json
-    caller: Json | None | UnsetType = UNSET
-
-
-class ApplyPatchCallOutput(Item, frozen=True, kw_only=True, tag="apply_patch_call_output"):
-    status: Text | None = None
-    call_id: CallId
-    output: Text | None | UnsetType = UNSET
-    caller: Json | None | UnsetType = UNSET
-
-
-class McpListTools(Item, frozen=True, kw_only=True, tag="mcp_list_tools"):
-    server_label: Text
-    tools: Long[Json]
-    error: Text | None | UnsetType = UNSET
-
-
-class McpCall(Item, frozen=True, kw_only=True, tag="mcp_call"):
-    status: Text | None | UnsetType = UNSET
-    server_label: Text
-    name: Text
-    arguments: Text
-    output: Text | None = None
-    error: Any = None
-    approval_request_id: Text | None = None
-
-
-class McpApprovalRequest(Item, frozen=True, kw_only=True, tag="mcp_approval_request"):
-    server_label: Text
-    name: Text
-    arguments: Text
-
-
-class McpApprovalResponse(Item, frozen=True, kw_only=True, tag="mcp_approval_response"):
-    approval_request_id: Text
-    approve: bool
-    reason: Text | None | UnsetType = UNSET
-
-
-class ToolSearchCall(Item, frozen=True, kw_only=True, tag="tool_search_call"):
-    status: Text | None | UnsetType = UNSET
-    arguments: Any
-    call_id: CallId | None = None
-    execution: Text | None | UnsetType = UNSET
-
-
-class ToolSearchOutput(Item, frozen=True, kw_only=True, tag="tool_search_output"):
-    status: Text | None | UnsetType = UNSET
-    tools: Long[Json]
-    call_id: CallId | None = None
-    execution: Text | None | UnsetType = UNSET
-
-
-class AdditionalTools(Item, frozen=True, kw_only=True, tag="additional_tools"):
-    """Tools that are available from this point of the conversation onward."""
-
-    role: Literal["developer"]
-    tools: Long[Json]
-
-
-class ReasoningUpdate(Struct, frozen=True, kw_only=True):
-    effort: Effort | None = None
-
-
-class TextUpdate(Struct, frozen=True, kw_only=True):
-    format: AnyFormat | None = None
-
-
-class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_update"):
-    """Settings for the rest of the conversation, until another update changes them."""
-
-    reasoning: ReasoningUpdate | None | UnsetType = UNSET
-    text: TextUpdate | None | UnsetType = UNSET
-
-
-class Compaction(Item, frozen=True, kw_only=True, tag="compaction"):
-    """A sealed summary; the items before it need not be rendered."""
-
-    encrypted_content: Text
-
-
-class CompactionTrigger(Item, frozen=True, kw_only=True, tag="compaction_trigger"):
-    """Requests a compaction now; must be the last item."""
-
-
-class ItemReference(Item, frozen=True, kw_only=True, tag="item_reference"):
-    """A reference to a stored item of the same tenant."""
-
-    id: Text
-
-
-class Program(Item, frozen=True, kw_only=True, tag="program"):
-    call_id: CallId
-    code: Text
-    fingerprint: Text
-
-
-class ProgramOutput(Item, frozen=True, kw_only=True, tag="program_output"):
-    status: Text | None = None
-    call_id: CallId
-    result: Text
-
-
-AnyItem = (
-    Message
-    | Reasoning
-    | FunctionCall
-    | FunctionCallOutput
-    | CustomToolCall
-    | CustomToolCallOutput
-    | WebSearchCall
-    | FileSearchCall
-    | CodeInterpreterCall
-    | ImageGenerationCall
-    | ComputerCall
-    | ComputerCallOutput
-    | LocalShellCall
-    | LocalShellCallOutput
-    | ShellCall
-    | ShellCallOutput
-    | ApplyPatchCall
-    | ApplyPatchCallOutput
-    | McpListTools
-    | McpCall
-    | McpApprovalRequest
-    | McpApprovalResponse
-    | ToolSearchCall
-    | ToolSearchOutput
-    | AdditionalTools
-    | ConfigurationUpdate
-    | Compaction
-    | CompactionTrigger
-    | ItemReference
-    | Program
-    | ProgramOutput
-)
-
-ITEM_TYPES: Mapping[str, type[Item]] = {
-    kind.__struct_config__.tag: kind for kind in AnyItem.__args__
-}
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from antiphon.domain.kinds import ITEM_KINDS
+from antiphon.domain.kinds.additional_tools import AdditionalTools as AdditionalTools
+from antiphon.domain.kinds.apply_patch import ApplyPatchCall as ApplyPatchCall
+from antiphon.domain.kinds.apply_patch import ApplyPatchCallOutput as ApplyPatchCallOutput
+from antiphon.domain.kinds.code_interpreter import CodeInterpreterCall as CodeInterpreterCall
+from antiphon.domain.kinds.compaction import Compaction as Compaction
+from antiphon.domain.kinds.compaction import CompactionTrigger as CompactionTrigger
+from antiphon.domain.kinds.computer import ComputerCall as ComputerCall
+from antiphon.domain.kinds.computer import ComputerCallOutput as ComputerCallOutput
+from antiphon.domain.kinds.configuration_update import ConfigurationUpdate as ConfigurationUpdate
+from antiphon.domain.kinds.custom import CustomToolCall as CustomToolCall
+from antiphon.domain.kinds.custom import CustomToolCallOutput as CustomToolCallOutput
+from antiphon.domain.kinds.file_search import FileSearchCall as FileSearchCall
+from antiphon.domain.kinds.function import FunctionCall as FunctionCall
+from antiphon.domain.kinds.function import FunctionCallOutput as FunctionCallOutput
+from antiphon.domain.kinds.image_generation import ImageGenerationCall as ImageGenerationCall
+from antiphon.domain.kinds.item_reference import ItemReference as ItemReference
+from antiphon.domain.kinds.local_shell import LocalShellCall as LocalShellCall
+from antiphon.domain.kinds.local_shell import LocalShellCallOutput as LocalShellCallOutput
+from antiphon.domain.kinds.mcp import McpApprovalRequest as McpApprovalRequest
+from antiphon.domain.kinds.mcp import McpApprovalResponse as McpApprovalResponse
+from antiphon.domain.kinds.mcp import McpCall as McpCall
+from antiphon.domain.kinds.mcp import McpListTools as McpListTools
+from antiphon.domain.kinds.message import Message as Message
+from antiphon.domain.kinds.program import Program as Program
+from antiphon.domain.kinds.program import ProgramOutput as ProgramOutput
+from antiphon.domain.kinds.reasoning import Reasoning as Reasoning
+from antiphon.domain.kinds.shell import CONTAINER_REFERENCE as CONTAINER_REFERENCE
+from antiphon.domain.kinds.shell import ShellCall as ShellCall
+from antiphon.domain.kinds.shell import ShellCallOutput as ShellCallOutput
+from antiphon.domain.kinds.shell import is_server_run_call as is_server_run_call
+from antiphon.domain.kinds.tool_search import ToolSearchCall as ToolSearchCall
+from antiphon.domain.kinds.tool_search import ToolSearchOutput as ToolSearchOutput
+from antiphon.domain.kinds.web_search import WebSearchCall as WebSearchCall
+from antiphon.domain.vocabulary.item import CallId as CallId
+from antiphon.domain.vocabulary.item import Item as Item
+from antiphon.domain.vocabulary.item import type_of
+from antiphon.domain.vocabulary.kind import ItemKind
+
+ITEM_TYPES: Mapping[str, type[Item]] = {name: kind.item for name, kind in ITEM_KINDS.items()}
 """The item types by their `type` in JSON."""
 
+if TYPE_CHECKING:
+    AnyItem = Item
+else:
+    AnyItem = reduce(or_, ITEM_TYPES.values())
+"""Any item, as msgspec decodes it."""
+
 ANSWERED_BY: Mapping[type[Item], type[Item]] = {
-    FunctionCall: FunctionCallOutput,
-    CustomToolCall: CustomToolCallOutput,
-    ComputerCall: ComputerCallOutput,
-    LocalShellCall: LocalShellCallOutput,
-    ShellCall: ShellCallOutput,
-    ApplyPatchCall: ApplyPatchCallOutput,
-    ToolSearchCall: ToolSearchOutput,
+    kind.item: kind.answered_by for kind in ITEM_KINDS.values() if kind.answered_by is not None
 }
 """The item that answers each call of a tool that the client runs. A tool search that the server
 runs has no call_id."""
 
 _OUTPUT_TYPES = frozenset(ANSWERED_BY.values())
 
-CONTAINER_REFERENCE = "container_reference"
-"""The environment type of a shell call that ran in one of the server's containers."""
-
 ID_PREFIXES: Mapping[type[Item], str] = {
-    Message: "msg",
-    Reasoning: "rs",
-    FunctionCall: "fc",
-    FunctionCallOutput: "fco",
-    CustomToolCall: "ctc",
-    CustomToolCallOutput: "ctco",
-    WebSearchCall: "ws",
-    FileSearchCall: "fs",
-    CodeInterpreterCall: "ci",
-    ImageGenerationCall: "ig",
-    ComputerCall: "cu",
-    ComputerCallOutput: "cuo",
-    LocalShellCall: "lsh",
-    LocalShellCallOutput: "lsho",
-    ShellCall: "sh",
-    ShellCallOutput: "sho",
-    ApplyPatchCall: "apc",
-    ApplyPatchCallOutput: "apco",
-    McpListTools: "mcpl",
-    McpCall: "mcp",
-    McpApprovalRequest: "mcpr",
-    McpApprovalResponse: "mcpa",
-    ToolSearchCall: "tsc",
-    ToolSearchOutput: "tso",
-    AdditionalTools: "at",
-    ConfigurationUpdate: "cfg",
-    Compaction: "cmp",
-    CompactionTrigger: "cmpt",
-    Program: "prg",
-    ProgramOutput: "prgo",
+    kind.item: kind.id_prefix for kind in ITEM_KINDS.values() if kind.id_prefix is not None
 }
 """The prefix of the ids of each item type."""
+
+
+def kind_of(item: Item) -> ItemKind:
+    """Return what the item's kind declares of it."""
+    return ITEM_KINDS[type_of(type(item))]
 
 
 def answered_call_id(item: Item) -> str | None:
@@ -383,11 +93,14 @@ def call_id_of(item: Item) -> str | None:
     return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
 
 
-def is_server_run_call(item: Item) -> bool:
-    """Return whether the server runs this call, so that the client need not send its output.
+def has_another_turn(item: Item) -> bool:
+    """Return whether the item records what this server did, so that the model's turn follows."""
+    return kind_of(item).acts_next == "model"
 
-    The output is missing if the response ended before the call did.
-    """
-    return (
-        isinstance(item, ShellCall) and (item.environment or {}).get("type") == CONTAINER_REFERENCE
-    )
+
+def waits_for_client(item: Item) -> bool:
+    """Return whether the client must answer this item before the model's next turn."""
+    kind = kind_of(item)
+    if kind.acts_next != "client" or is_server_run_call(item):
+        return False
+    return kind.answered_by is None or bool(call_id_of(item))

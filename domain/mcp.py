@@ -21,14 +21,12 @@ from msgspec.structs import replace
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
-from antiphon.domain.tools import MCP_KINDS, McpTool, ToolSpec, qualified_name
+from antiphon.domain.kinds.mcp import MCP_KINDS, McpTool, model_name
+from antiphon.domain.vocabulary.tool import ToolSpec
 
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_NAME_CHARS = 128
 """The maximum number of characters in a tool's name, from the MCP specification."""
 
-MAX_PART_CHARS = 1024
-"""How much of a label or a name is in the name that models write."""
 
 MAX_LISTED_TOOL_CHARS = 100_000
 """In the description and the schema of a tool. A larger one is no tool, but an attack on the prompt
@@ -158,17 +156,6 @@ def _invalid_header(message: str, path: str) -> RequestError:
     return RequestError(message, param=f"{path}.headers", code="invalid_value")
 
 
-def model_name(label: str, name: str) -> str:
-    """Return the name that models write for a server's tool, in characters that all of them know.
-
-    >>> model_name("my docs", "read.page")
-    'my_docs__read_page'
-    """
-    # A client may send items with names of megabytes; no tool has one.
-    parts = (_NOT_IN_NAMES.sub("_", part[:MAX_PART_CHARS]) for part in (label, name))
-    return qualified_name(*parts)
-
-
 def tool_specs_of(server: McpTool, listed_tools: Sequence[Json]) -> tuple[ToolSpec, ...]:
     """Return the specs of a server's tools that the request allows."""
     valid_tools = islice(filter(_is_valid, listed_tools), MAX_LISTED_TOOLS)
@@ -258,24 +245,6 @@ def _schema_or_any_object(value: Any) -> Json:
     return value
 
 
-def redact_secrets(tool: Json) -> Json:
-    """Return a tool's JSON without its secrets, to show or store.
-
-    >>> tool = {"type": "mcp", "server_label": "s", "authorization": "x", "headers": {"k": "v"}}
-    >>> redact_secrets(tool)
-    {'type': 'mcp', 'server_label': 's', 'headers': {'k': '<redacted>'}}
-    """
-    if tool.get("type") != "mcp":
-        return tool
-    redacted = {name: value for name, value in tool.items() if name != "authorization"}
-    if isinstance(redacted.get("headers"), dict):
-        redacted["headers"] = dict.fromkeys(redacted["headers"], REDACTED)
-    return redacted
-
-
-REDACTED = "<redacted>"
-
-
 def without_null_fields(tool: Json) -> Json:
     """Return a listed tool with the fields that its server gave: strict clients refuse a null.
 
@@ -310,10 +279,6 @@ def approval_key(server: McpTool, tool: Json) -> str:
     ]
     bound = [server.server_label, *address, _without_nulls(tool)]
     return sha256(msgspec.json.encode(bound, order="sorted")).hexdigest()[:32]
-
-
-def with_approval_key(request_id: str, key: str) -> str:
-    return f"{request_id}x{key}"
 
 
 class ApprovedCall(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -14,15 +13,15 @@ from antiphon.domain import mcp, tool_substitutions
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
-from antiphon.domain.tool_choice import TOOL_SEARCH_KINDS, invalid_tool_choice, parse_tool_choice
+from antiphon.domain.kinds.tool_search import TOOL_SEARCH_KINDS
+from antiphon.domain.tool_choice import invalid_tool_choice, parse_tool_choice
 from antiphon.domain.tool_search import describe_deferred_tools
 from antiphon.domain.tool_specs import (
-    HOSTED_SPECS,
     MAX_GRAMMAR_CHARS,
-    SPECS,
+    echo_of,
     grammar_size,
     ignored_paths_in,
-    is_strict,
+    specs_of,
 )
 
 PREVIOUS_RESPONSE_PATH = "previous_response_id"
@@ -120,7 +119,7 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
     return Offer(
         specs=specs,
         choice=choice,
-        echo=tuple(Raw(msgspec.json.encode(_echo_of(tool))) for tool in request_tools),
+        echo=tuple(Raw(msgspec.json.encode(echo_of(tool))) for tool in request_tools),
         ignored=tuple(ignored),
         definitions=tuple(definitions),
         tool_choice=tool_choice,
@@ -187,9 +186,7 @@ def _specs_of(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
     if isinstance(tool, t.McpTool):
         return mcp.tool_specs_of(tool, definition.listed_tools)
-    if definition.is_server_run and type(tool) in HOSTED_SPECS:
-        return HOSTED_SPECS[type(tool)](tool, definition.path)
-    specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
+    specs = specs_of(tool, definition.path, is_server_run=definition.is_server_run)
     if definition.from_item:  # an item that defines a tool also loads it
         return tuple(replace(spec, deferred=False) for spec in specs)
     return specs
@@ -276,16 +273,6 @@ def _without_deferred(
         for spec in specs
         if spec.name not in hidden_names
     )
-
-
-def _echo_of(tool: t.RequestTool) -> Any:
-    if isinstance(tool, t.UnknownTool):
-        return tool.raw
-    if isinstance(tool, t.McpTool):
-        return mcp.redact_secrets(msgspec.to_builtins(tool))
-    if isinstance(tool, t.FunctionTool) and tool.strict is None:
-        return replace(tool, strict=is_strict(tool.parameters))
-    return tool
 
 
 def _duplicate_name(name: str, path: str) -> RequestError:

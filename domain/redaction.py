@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from antiphon.domain.mcp import REDACTED, redact_secrets
+from antiphon.domain.kinds.mcp import REDACTED, redact_secrets
 
 _DATA_URL = re.compile(r"data:([^;,]{0,100})[^,]{0,200},")
 SEALED = "encrypted_content"

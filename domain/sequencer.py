@@ -18,7 +18,7 @@ from antiphon.domain.builders import BUILDERS, Builder, BuilderContext, Restored
 from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
-from antiphon.domain.lifecycle import State, advance
+from antiphon.domain.lifecycle import ERROR, RUNNING, START, advance
 from antiphon.domain.metrics import ResponseMetrics
 from antiphon.domain.response import Failure, IncompleteDetails, Response
 from antiphon.domain.usage import TurnUsage, per_turn, total
@@ -43,7 +43,7 @@ class Sequencer:
         self._new_id = new_id
         self._now = now
         self._seal = seal
-        self._state = State.START
+        self._state = START
         self._next_number = 0
         self._output: list[AnyItem] = []
         self._turns: list[TurnUsage] = []
@@ -74,7 +74,7 @@ class Sequencer:
 
     def restore(self, events: Sequence[e.Event]) -> None:
         """Go to the state after `events`, wherever this sequencer is; see `resumed`."""
-        self._state, self._open = State.START, None
+        self._state, self._open = START, None
         self._output.clear()
         self._turns.clear()
         open_index: int | None = None
@@ -131,7 +131,9 @@ class Sequencer:
         if type(delta) not in BUILDERS:
             return []  # the progress or end of a tool item that was already closed
         closing = self._close("completed")
-        context = BuilderContext(len(self._output), self._new_id, self._seal)
+        context = BuilderContext(
+            len(self._output), self._new_id, e.ItemAdded, e.ItemDone, self._seal
+        )
         self._open = BUILDERS[type(delta)](delta, context)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
 
@@ -158,21 +160,21 @@ class Sequencer:
             closing = self._number(self._close("incomplete"))
         except EventOutOfOrder:
             del self._output[completed_items:]
-            closing, self._state = [], State.RUNNING
+            closing, self._state = [], RUNNING
         return [*closing, *self._fail(failure)]
 
     def revoke(self, end: Sequence[e.Event], failure: Failure) -> list[e.Event]:
         """Return `end` with a failure in place of its terminal event, which no reader has seen."""
         count = 2 if isinstance(end[-1], e.Failed) else 1  # Failed has an Error before it
         self._next_number -= count
-        self._state = State.RUNNING
+        self._state = RUNNING
         self.response = replace(
             self.response, completed_at=None, incomplete_details=None, error=None
         )
         return [*end[:-count], *self._fail(failure)]
 
     def _fail(self, failure: Failure) -> list[e.Event]:
-        has_error = self._state is State.ERROR  # a restored log may end with its Error event
+        has_error = self._state == ERROR  # a restored log may end with its Error event
         error = () if has_error else (e.Error(code=failure.code, message=failure.message),)
         return self._number([*error, e.Failed(response=self._end("failed", error=failure))])
 

@@ -9,33 +9,14 @@ from antiphon.domain import mcp
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
-
-TOOL_SEARCH_KINDS = ("tool_search", "server_tool_search")
-COMPUTERS = ("computer", "computer_use_preview")
+from antiphon.domain.kinds import TOOL_KINDS
 
 CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
-    "function": ("function",),
-    "custom": ("custom",),
-    "shell": ("shell", t.CONTAINER),
-    "local_shell": ("local_shell",),
-    "apply_patch": ("apply_patch",),
-    "computer": COMPUTERS,
-    "computer_use": COMPUTERS,
-    "computer_use_preview": COMPUTERS,
-    "tool_search": TOOL_SEARCH_KINDS,
-    "mcp": t.MCP_KINDS,
-    "code_interpreter": (t.PYTHON,),
-    **dict.fromkeys(t.WEB_SEARCHES, t.WEB_KINDS),
-    "file_search": (t.FILE_SEARCH,),
+    name: kind.chosen for name, kind in TOOL_KINDS.items() if kind.chosen
 }
 """The kinds of tools that each type of tool_choice selects."""
 
-SERVER_RUN_CHOICES = frozenset(
-    {
-        "image_generation",
-        "programmatic_tool_calling",
-    }
-)
+SERVER_RUN_CHOICES = frozenset(name for name, kind in TOOL_KINDS.items() if kind.chosen is None)
 """Types of tool_choice for tools that only a server could run, and this one does not."""
 
 

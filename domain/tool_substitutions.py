@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, structs
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
+from antiphon.domain.kinds import TOOL_KINDS
 
 LABELS: Mapping[str, t.AnyTool] = {
     "code_interpreter": t.CodeInterpreter(container={"type": "auto"}),
@@ -25,10 +26,8 @@ LABELS: Mapping[str, t.AnyTool] = {
 (GPT_OSS_SYSTEM_TOOL_MCP_LABELS)."""
 
 HOSTED: Mapping[str, tuple[type[t.Tool], ...]] = {
-    "web_search": (t.WebSearch, t.WebSearch2025, t.WebSearchPreview, t.WebSearchPreview2025),
-    "code_interpreter": (t.CodeInterpreter,),
-    "file_search": (t.FileSearch,),
-    "image_generation": (t.ImageGeneration,),
+    name: tuple(kind.tool for kind in TOOL_KINDS.values() if kind.stand_in == name)
+    for name in sorted({kind.stand_in for kind in TOOL_KINDS.values() if kind.stand_in})
 }
 """The tool types that an MCP server may replace, by the name of the newest type."""
 

@@ -11,10 +11,10 @@ from sys import getsizeof
 
 from msgspec import Struct
 
-from antiphon.adapters.formats.tools import INPUT
 from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.domain.grammars import characters, read
 from antiphon.domain.grammars import nodes as n
+from antiphon.domain.kinds.custom import INPUT
 from antiphon.domain.tools import ToolSpec
 
 _cache: LruCache[tuple[str | None]] = LruCache(2 * 1024 * 1024)

@@ -12,31 +12,19 @@ from typing import Any
 
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, call_arguments_of
-from antiphon.domain.items import (
-    Item,
-    McpApprovalRequest,
-    McpCall,
-    ToolSearchOutput,
-    WebSearchCall,
-    is_server_run_call,
-)
 from antiphon.domain.json import Json
-from antiphon.domain.mcp import is_mcp_tool, model_name
+from antiphon.domain.kinds import CALL_KINDS
+from antiphon.domain.kinds.custom import INPUT
+from antiphon.domain.kinds.function import model_tool_name
+from antiphon.domain.kinds.mcp import mcp_model_name
 from antiphon.domain.tools import (
     CONTAINER,
     FUNCTIONS,
-    NAMED_KINDS,
     NAMESPACE_MARK,
     PYTHON,
     ToolChoice,
-    ToolKind,
     ToolSpec,
-    flat_name,
 )
-
-INPUT = "input"
-"""The only property of a custom tool's arguments."""
 
 RECIPIENTS: Mapping[str, str] = {
     "web_search": "browser.search",
@@ -52,7 +40,9 @@ _ANY_TOOL = ToolChoice()
 _FUNCTIONS_PREFIXES = (f"{FUNCTIONS}.", f"{FUNCTIONS}{NAMESPACE_MARK}")
 
 CODE = "code"
-TEXT_PROPERTIES: Mapping[str, str] = {"custom": INPUT, PYTHON: CODE}
+TEXT_PROPERTIES: Mapping[str, str] = {
+    name: kind.text_property for name, kind in CALL_KINDS.items() if kind.text_property
+}
 """The kinds of tools whose input is a text. A model that only knows functions wraps the text in an
 object, as this property."""
 
@@ -60,11 +50,6 @@ object, as this property."""
 def text_property(tool: ToolSpec) -> str | None:
     """Return the property that wraps the tool's text, or None if the tool takes JSON arguments."""
     return TEXT_PROPERTIES.get(tool.kind)
-
-
-def name_of_kind(kind: ToolKind, tools: Iterable[ToolSpec]) -> str:
-    """Return the name that the model writes for the tool of this kind, offered or not."""
-    return next((tool.name for tool in tools if tool.kind == kind), kind)
 
 
 def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
@@ -155,81 +140,6 @@ def call_start(tool: ToolSpec, call_id: str | None = None) -> d.CallStart:
     return d.CallStart(
         tool.client_name, call_id, tool.namespace, tool.kind, approval_key=tool.approval_key
     )
-
-
-def model_tool_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
-    """Return the name that the model writes for the tool that the client knows as `name`.
-
-    >>> model_tool_name([], "find", "crm")
-    'crm__find'
-    """
-    candidates = (
-        tool for tool in tools if tool.kind in NAMED_KINDS and tool.namespace == namespace
-    )
-    names = (tool.name for tool in candidates if name in (tool.name, tool.client_name))
-    return next(names, flat_name(namespace, name))
-
-
-def mcp_model_name(tools: Iterable[ToolSpec], name: str, label: str | None) -> str | None:
-    """Return the name that the model writes for an MCP server's tool, None if it is not offered.
-
-    Without a label, return the tool of the first server that has one of this name.
-    """
-    candidates = (tool for tool in tools if is_mcp_tool(tool) and label in (None, tool.namespace))
-    return next((tool.name for tool in candidates if name in (tool.name, tool.client_name)), None)
-
-
-def called_mcp_name(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec]) -> str:
-    """Return the name that the model wrote when it called an MCP server's tool."""
-    offered_name = mcp_model_name(tools, item.name, item.server_label)
-    return offered_name or model_name(item.server_label, item.name)
-
-
-def typed_call_of(item: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
-    """Return the name and arguments of a call of a typed tool (shell, apply_patch…), as written."""
-    name, kind = typed_tool_of(item, tools)
-    return name, call_arguments_of(kind, item)
-
-
-def typed_tool_of(call: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
-    """Return the name and the kind of the typed tool that was called."""
-    is_server_run = is_server_run_call(call)
-    kinds = [kind for kind in KINDS_OF[type(call)] if (kind == CONTAINER) == is_server_run]
-    offered = ((tool.name, str(tool.kind)) for tool in tools if tool.kind in kinds)
-    return next(offered, (CLIENT_TOOLS[kinds[0]].name, kinds[0]))
-
-
-def tool_names_of(output: ToolSearchOutput) -> list[str]:
-    """Return the names of the tools that a search found; the prompt offers their definitions."""
-    return [str(tool.get("name", tool.get("type"))) for tool in output.tools]
-
-
-def browser_call_of(call: WebSearchCall) -> tuple[str, str, str | None]:
-    """Return the kind of browser tool that was called, its arguments, and the output shown.
-
-    An item from another server, or one that lost its results, lacks these. The arguments then come
-    from its action, and the output lists the action's sources or is None.
-    """
-    action = call.action or {}
-    kind = _KIND_OF_ACTION.get(str(action.get("type")), "web_search")
-    result = call.results[0] if call.results else {}
-    arguments, text = result.get("arguments"), result.get("text")
-    if not isinstance(arguments, str):
-        values = {"query": action.get("query"), "id": action.get("url"), **action}
-        parameters = _BROWSER_PARAMETERS[kind]
-        arguments = json.dumps({name: values.get(name) for name in parameters}, ensure_ascii=False)
-    if not isinstance(text, str):
-        text = json.dumps(action["sources"], ensure_ascii=False) if action.get("sources") else None
-    return kind, arguments, text
-
-
-_KIND_OF_ACTION = {"open_page": "open_page", "find_in_page": "find_in_page"}
-_BROWSER_PARAMETERS = {"web_search": ("query",), "open_page": ("id",), "find_in_page": ("pattern",)}
-
-
-def logs_of(outputs: Iterable[Json]) -> str:
-    """Return the code's outputs as the model reads them."""
-    return "\n".join(str(output.get("logs", "[image]")) for output in outputs)
 
 
 def description_of(tool: ToolSpec) -> str:

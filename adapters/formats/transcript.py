@@ -6,36 +6,28 @@ out.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.tools import (
-    CODE,
-    browser_call_of,
-    called_mcp_name,
+    TEXT_PROPERTIES,
     description_of,
     input_parameters,
-    logs_of,
-    model_tool_name,
-    name_of_kind,
-    tool_names_of,
-    typed_call_of,
     wrap_text,
 )
 from antiphon.adapters.formats.turn_cache import Author, TurnCache
 from antiphon.domain import content as c
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import KINDS_OF
-from antiphon.domain.conversation import calls_by_output, only_messages
+from antiphon.domain.conversation import view_of
 from antiphon.domain.errors import RequestError
-from antiphon.domain.file_search import arguments_of, render_results
 from antiphon.domain.json import Json
-from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
+from antiphon.domain.kinds.mcp import called_mcp_name
+from antiphon.domain.tools import ToolSpec
+from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
 
 EntryPart = tuple[Literal["text", "image", "refusal"], str]
 """A part of a message: its text, or the URL of an image."""
@@ -72,9 +64,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
 
     Raises: RequestError for content that chat models cannot read.
     """
-    has_calls = not only_messages(items)
-    calls = calls_by_output(items) if has_calls else {}  # a result does not name its tool
-    file_search_results = render_results(items) if has_calls else {}
+    view = view_of(items, tools)
     approval_requests: dict[str, i.McpApprovalRequest] = {}
     for item in items:
         match item:
@@ -88,24 +78,38 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
                 item.approval_request_id in approval_requests
             ):
                 yield from _declined_call_entries(
-                    approval_requests[item.approval_request_id], item, tools
+                    approval_requests[item.approval_request_id], item, view
                 )
-            case i.FileSearchCall():
-                name, call_id = name_of_kind(FILE_SEARCH, tools), _call_id(item)
-                yield CallEntry(name, arguments_of(item.queries or ()), call_id)
-                yield OutputEntry(name, call_id, [("text", file_search_results[id(item)])])
-            case _ if type(item) in CALLS:
-                name, arguments = CALLS[type(item)](item, tools)
-                call_id = _call_id(item)
-                yield CallEntry(name, arguments, call_id)
-                if type(item) in RESULTS:
-                    yield OutputEntry(name, call_id, RESULTS[type(item)](item))
-            case _ if type(item) in OUTPUTS:
-                call = calls.get(id(item))
-                name = str(getattr(item, "name", None) or "tool")
-                if call is not None:
-                    name, _ = CALLS[type(call)](call, tools)
-                yield OutputEntry(name, _call_id(call or item), OUTPUTS[type(item)](item))
+            case _:
+                yield from _tool_entries(item, view)
+
+
+def _tool_entries(item: i.Item, view: View) -> Iterator[Entry]:
+    """Yield an item's call and result, as its kind shows them."""
+    shown = i.kind_of(item)
+    caller = item if shown.call is not None else view.calls.get(id(item))
+    call = _call_of(caller, view)
+    if call is not None and caller is item:
+        text_key = TEXT_PROPERTIES.get(call.kind)
+        arguments = call.text if text_key is None else wrap_text(call.text, text_key)
+        yield CallEntry(call.name, arguments, _call_id(item))
+    if shown.result is not None:
+        result = shown.result(item, view)
+        name = result.name if call is None else call.name
+        yield OutputEntry(name, _call_id(caller or item), _result_parts(result))
+
+
+def _call_of(item: i.Item | None, view: View) -> Call | None:
+    call = i.kind_of(item).call if item is not None else None
+    return call(item, view) if call is not None else None
+
+
+def _result_parts(result: Result) -> list[EntryPart]:
+    body = result.body
+    if isinstance(body, JsonBody):
+        text = msgspec.json.encode(body.value).decode()
+        return [("text", "Error: "), ("text", text)] if result.is_error else [("text", text)]
+    return to_parts(body or result.status)
 
 
 def chat_turn_cache() -> TurnCache[Entry]:
@@ -191,86 +195,15 @@ def function_of(tool: ToolSpec) -> Json:
     }
 
 
-def to_json_text(arguments: Any) -> str:
-    """Return arguments as the JSON text that a model would write."""
-    return json.dumps(arguments, ensure_ascii=False)
-
-
 def _call_id(item: i.Item) -> str:
     return str(getattr(item, "call_id", None) or item.id or f"call_{type(item).__name__}")
 
 
 def _declined_call_entries(
-    request: i.McpApprovalRequest, response: i.McpApprovalResponse, tools: Sequence[ToolSpec]
+    request: i.McpApprovalRequest, response: i.McpApprovalResponse, view: View
 ) -> Iterator[Entry]:
     call_id = str(request.id)
     reason = f": {response.reason}" if response.reason else "."
-    name = called_mcp_name(request, tools)
+    name = called_mcp_name(request, view.tools)
     yield CallEntry(name, request.arguments, call_id)
     yield OutputEntry(name, call_id, [("text", f"The user declined this call{reason}")])
-
-
-def _json_parts(value: Any) -> list[EntryPart]:
-    return [("text", msgspec.json.encode(value).decode())]
-
-
-def _log_parts(outputs: Sequence[Json] | None) -> list[EntryPart]:
-    return [("text", logs_of(outputs or ()))]
-
-
-def _mcp_result_parts(item: Any) -> list[EntryPart]:
-    if item.output is not None:
-        return to_parts(item.output)
-    return [("text", "Error: "), *_json_parts(item.error)] if item.error else []
-
-
-def _browser_call(item: i.WebSearchCall, tools: Sequence[ToolSpec]) -> tuple[str, str]:
-    kind, arguments, _ = browser_call_of(item)
-    return next((tool.name for tool in tools if tool.kind == kind), kind), arguments
-
-
-def _called_name(item: Any, tools: Sequence[ToolSpec]) -> str:
-    return model_tool_name(tools, item.name, item.namespace or None)
-
-
-CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]]] = {
-    **dict.fromkeys(KINDS_OF, typed_call_of),
-    i.FunctionCall: lambda item, tools: (_called_name(item, tools), item.arguments),
-    i.CustomToolCall: lambda item, tools: (_called_name(item, tools), wrap_text(item.input)),
-    i.McpCall: lambda item, tools: (called_mcp_name(item, tools), item.arguments),
-    i.WebSearchCall: _browser_call,
-    i.CodeInterpreterCall: lambda item, tools: (
-        name_of_kind(PYTHON, tools),
-        wrap_text(item.code or "", CODE),
-    ),
-    i.ImageGenerationCall: lambda item, _: (
-        "image_generation",
-        to_json_text({"prompt": item.revised_prompt} if item.revised_prompt else {}),
-    ),
-    i.Program: lambda item, _: ("program", to_json_text({"code": item.code})),
-}
-"""By item type, a function that returns the name and the arguments of the call."""
-
-RESULTS: Mapping[type[i.Item], Callable[[Any], Sequence[EntryPart]]] = {
-    i.McpCall: _mcp_result_parts,
-    i.WebSearchCall: lambda item: [
-        ("text", browser_call_of(item)[2] or item.status or "completed")
-    ],
-    i.CodeInterpreterCall: lambda item: _log_parts(item.outputs),
-    i.ImageGenerationCall: lambda item: [("text", item.status or "completed")],
-}
-"""By item type, a function that returns the result, for calls that hold their result."""
-
-OUTPUTS: Mapping[type[i.Item], Callable[[Any], Sequence[EntryPart]]] = {
-    i.FunctionCallOutput: lambda item: to_parts(item.output),
-    i.CustomToolCallOutput: lambda item: to_parts(item.output),
-    i.ComputerCallOutput: lambda item: (
-        [("image", item.output.image_url)] if item.output.image_url else []
-    ),
-    i.LocalShellCallOutput: lambda item: to_parts(item.output),
-    i.ShellCallOutput: lambda item: _json_parts(item.output),
-    i.ApplyPatchCallOutput: lambda item: to_parts(item.output or item.status or "completed"),
-    i.ToolSearchOutput: lambda item: _json_parts({"tools": tool_names_of(item)}),
-    i.ProgramOutput: lambda item: to_parts(item.result),
-}
-"""By item type, a function that returns the result, for results that are separate items."""

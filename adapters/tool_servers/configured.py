@@ -18,6 +18,7 @@ from msgspec import Struct
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
+from antiphon.domain.kinds.mcp import REDACTED
 from antiphon.domain.tools import McpTool
 
 MIN_SECRET_LENGTH = 4
@@ -143,7 +144,7 @@ def redact(secrets: Sequence[str], value: Any) -> Any:
         case str():
             for secret in secrets:
                 if len(secret) >= MIN_SECRET_LENGTH:
-                    value = value.replace(secret, mcp.REDACTED)
+                    value = value.replace(secret, REDACTED)
             return value
         case list() | tuple():
             return [redact(secrets, each) for each in value]

@@ -37,35 +37,12 @@ from antiphon.application.tools.citations import CitingTurn
 from antiphon.application.tools.mcp import McpSessions, McpTurn
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
-from antiphon.domain.items import (
-    AnyItem,
-    CodeInterpreterCall,
-    FileSearchCall,
-    McpApprovalRequest,
-    McpCall,
-    McpListTools,
-    ShellCallOutput,
-    ToolSearchOutput,
-    WebSearchCall,
-    call_id_of,
-    is_server_run_call,
-)
+from antiphon.domain.items import AnyItem, has_another_turn, waits_for_client
 from antiphon.domain.mcp import ApprovedCall, listed_tools_by_label
 from antiphon.domain.offers import Offer, with_listed_tools, with_loaded_tools
 from antiphon.domain.tool_search import search
 from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
-
-SERVER_ITEMS = (
-    McpListTools,
-    McpCall,
-    ToolSearchOutput,
-    CodeInterpreterCall,
-    WebSearchCall,
-    FileSearchCall,
-    ShellCallOutput,
-)
-"""Items that record what this server did: the model has another turn after them."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -206,9 +183,9 @@ class Turns:
             if search_results:
                 yield ToolSearchTurn(search_results, after=last_turn)
             new_items = output[first_item:]
-            if not any(isinstance(item, SERVER_ITEMS) for item in new_items):
+            if not any(map(has_another_turn, new_items)):
                 return
-            if any(map(_waits_for_client, new_items)):
+            if any(map(waits_for_client, new_items)):
                 return
             known_tokens = None
             if isinstance(last_turn, McpTurn):
@@ -305,10 +282,3 @@ class OutOfBudgetTurn(ModelTurn):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._after.messages()
-
-
-def _waits_for_client(item: AnyItem) -> bool:
-    """Return whether the client must answer this item before the model's next turn."""
-    return isinstance(item, McpApprovalRequest) or bool(
-        call_id_of(item) and not is_server_run_call(item)
-    )

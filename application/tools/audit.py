@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import sha256
 
 from msgspec import Struct
@@ -12,16 +11,13 @@ from antiphon.application.telemetry.recorder import RecordedCall, RunRecorder
 from antiphon.application.telemetry.trace_context import PropagatedTrace
 from antiphon.application.tools.work import WorkReport
 from antiphon.domain import deltas as d
+from antiphon.domain.kinds import CALL_KINDS
 from antiphon.domain.metrics import LISTING, CallResult
-from antiphon.domain.tools import CONTAINER, MCP_KINDS, PYTHON, WEB_KINDS
 
-TOOL_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(MCP_KINDS, "mcp"),
-    **dict.fromkeys(WEB_KINDS, "web_search"),
-    PYTHON: "code_interpreter",
-    CONTAINER: "shell",
-}
-"""The type of a tool, as requests name it, by the kind of its calls; others are the same."""
+
+def _tool_type(kind: str) -> str:
+    """Return the type of a tool, as requests name it, by the kind of its calls."""
+    return CALL_KINDS[kind].tool_type
 
 
 class CallRecords(Struct, frozen=True, kw_only=True):
@@ -36,7 +32,7 @@ class CallRecords(Struct, frozen=True, kw_only=True):
 
     def call(self, start: d.CallStart, arguments: str, *, is_known: bool = False) -> CallRecord:
         """Record a call. `is_known`: it is in the audit log already, by an earlier server."""
-        tool_type = TOOL_TYPES.get(start.kind, start.kind)
+        tool_type = _tool_type(start.kind)
         recorded = self.recorder.start_call(
             type=tool_type, name=start.name, server=start.namespace or ""
         )
@@ -70,7 +66,7 @@ class AuditedCall(Struct, frozen=True):
                 tenant=records.tenant,
                 key_id=records.key_id,
                 response_id=records.response_id,
-                tool=TOOL_TYPES.get(start.kind, start.kind),
+                tool=_tool_type(start.kind),
                 server=start.namespace or "",
                 name=start.name,
                 arguments_sha256=self.arguments_sha256,

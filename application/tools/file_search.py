@@ -22,8 +22,8 @@ from antiphon.domain.content import Annotation
 from antiphon.domain.decoding import read
 from antiphon.domain.errors import EmbeddingsError, RequestError, StoreError
 from antiphon.domain.file_filters import Filter, parse_filter
-from antiphon.domain.file_search import queries_of, resolve_citation, results_of
 from antiphon.domain.json import Json
+from antiphon.domain.kinds.file_search import queries_of, resolve_citation, results_of
 from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.tools import FILE_SEARCH, FileSearch, RequestTool

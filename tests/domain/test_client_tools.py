@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
-from antiphon.domain.builders.builder_context import BuilderContext
-from antiphon.domain.builders.commands import CommandReader
-from antiphon.domain.builders.typed_call import open_call
-from antiphon.domain.client_tools import (
-    CLIENT_TOOLS,
-    call_arguments_of,
-    item_fields_of,
-    normalize_arguments,
-    parameters_of,
-)
+from antiphon.domain.builders import BuilderContext, open_call
+from antiphon.domain.client_tools import CLIENT_TOOLS, item_fields_of
+from antiphon.domain.kinds import CALL_KINDS
 from antiphon.domain.tool_search import search
 from antiphon.domain.tools import CustomTool, FunctionTool, NamespaceTool, UnknownTool
+from antiphon.domain.vocabulary.command_reader import CommandReader
+from antiphon.domain.vocabulary.typed_call import parameters_of
 
 ARGUMENTS = {
     "shell": {"commands": ["ls"]},
@@ -42,6 +37,10 @@ ARGUMENTS = {
 }
 
 
+def arguments_of(kind: str, item: i.Item) -> str:
+    return CLIENT_TOOLS[kind].arguments_of(msgspec.to_builtins(item))
+
+
 def item_of(kind: str, arguments: str) -> Any:
     """Return the item that a complete call with these arguments becomes."""
     return call(kind, [arguments])[-1].item
@@ -52,7 +51,7 @@ def call(kind: str, fragments: list[str], status: str = "completed") -> list[Any
     numbers = count(1)
     builder = open_call(
         d.CallStart("name", "call_own", kind=kind),
-        BuilderContext(0, lambda prefix: f"{prefix}_{next(numbers)}"),
+        BuilderContext(0, lambda prefix: f"{prefix}_{next(numbers)}", e.ItemAdded, e.ItemDone),
     )
     events = [*builder.open()]
     for fragment in fragments:
@@ -64,13 +63,13 @@ def call(kind: str, fragments: list[str], status: str = "completed") -> list[Any
 def test_an_item_gives_back_the_arguments_that_it_was_made_from(kind: str) -> None:
     compact = json.dumps(ARGUMENTS[kind])
     item = item_of(kind, compact)
-    assert isinstance(item, CLIENT_TOOLS[kind].item)
-    assert json.loads(call_arguments_of(kind, item)) == ARGUMENTS[kind]
+    assert isinstance(item, CALL_KINDS[kind].item)
+    assert json.loads(arguments_of(kind, item)) == ARGUMENTS[kind]
     indented = json.dumps(ARGUMENTS[kind], indent=2)
     assert (
-        normalize_arguments(kind, indented)
-        == normalize_arguments(kind, compact)
-        == call_arguments_of(kind, item)
+        CLIENT_TOOLS[kind].normalize(indented)
+        == CLIENT_TOOLS[kind].normalize(compact)
+        == arguments_of(kind, item)
     )
 
 
@@ -81,9 +80,7 @@ def test_an_item_sent_back_with_nulls_has_the_same_arguments(kind: str) -> None:
     for value in fields.values():
         if isinstance(value, dict) and kind in ("shell", "local_shell"):
             value |= {"timeout_ms": None}
-    assert call_arguments_of(kind, msgspec.convert(fields, type(item))) == call_arguments_of(
-        kind, item
-    )
+    assert arguments_of(kind, msgspec.convert(fields, type(item))) == arguments_of(kind, item)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,9 @@ def test_a_partial_call_is_never_completed() -> None:
 def hosted(arguments: str, *, runs: bool, status: str = "completed") -> Any:
     """Return the item of a hosted call; `runs` says whether the server still runs it."""
     start = d.HostedCallStart("shell", "call_own", kind="container", fields={"environment": PLACE})
-    builder = open_call(start, BuilderContext(0, lambda prefix: f"{prefix}_1"))
+    builder = open_call(
+        start, BuilderContext(0, lambda prefix: f"{prefix}_1", e.ItemAdded, e.ItemDone)
+    )
     events = [*builder.open(), *builder.add(d.ArgumentsDelta(arguments))]
     if runs:
         assert builder.accepts(d.ToolProgress("running"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import process_time
 
-from antiphon.domain.mcp import MAX_PART_CHARS, model_name
+from antiphon.domain.kinds.mcp import MAX_PART_CHARS, model_name
 
 
 def test_the_name_of_a_tool_ends_after_what_any_tool_has() -> None:

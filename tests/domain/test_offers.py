@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
+from antiphon.domain.kinds.function import is_strict
 from antiphon.domain.offers import (
     MAX_SPECS,
     PREVIOUS_RESPONSE_PATH,
@@ -22,7 +23,6 @@ from antiphon.domain.offers import (
     make_offer,
     with_loaded_tools,
 )
-from antiphon.domain.tool_specs import is_strict
 from antiphon.domain.tools import WEB_SEARCHES, ToolChoice
 
 WEATHER = {"type": "function", "name": "get_weather"}

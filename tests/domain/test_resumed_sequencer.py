@@ -19,7 +19,7 @@ from antiphon.domain import events as e
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.events import EVENT_TYPES
-from antiphon.domain.lifecycle import State, advance
+from antiphon.domain.lifecycle import OVER, START, advance
 from antiphon.domain.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
 
@@ -69,10 +69,10 @@ def sequencer_after(deltas: Sequence[d.Delta]) -> tuple[Sequencer, list[e.Event]
 
 def check(stream: Sequence[e.Event], response: Response) -> None:
     """Check that the stream is legal and complete, and merges to the response."""
-    state = State.START
+    state = START
     for event in stream:
         state = advance(state, event)
-    assert state is State.OVER
+    assert state == OVER
     assert [event.sequence_number for event in stream] == list(range(len(stream)))
     assert tuple(merge_deltas(stream)) == response.output
     assert stream[-1].response == response  # type: ignore[attr-defined]

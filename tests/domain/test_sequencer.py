@@ -16,7 +16,7 @@ from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import EventOutOfOrder
-from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
+from antiphon.domain.lifecycle import OPENS, OVER, START, TRANSITIONS, advance
 from antiphon.domain.response import Failure
 from antiphon.domain.usage import TurnUsage
 
@@ -238,7 +238,7 @@ def test_every_event_of_a_finished_response_is_refused() -> None:
 
 
 def test_nothing_follows_a_terminal_event() -> None:
-    assert TRANSITIONS[State.OVER] == {}
+    assert TRANSITIONS[OVER] == {}
 
 
 def test_every_event_type_has_a_place_in_the_lifecycle() -> None:
@@ -260,10 +260,10 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
         events += seq.feed(delta)
     events += end(seq, how)
 
-    state = State.START
+    state = START
     for event in events:
         state = advance(state, event)
-    assert state is State.OVER
+    assert state == OVER
     assert [event.sequence_number for event in events] == list(range(len(events)))
     added = [event.item.id for event in events if isinstance(event, e.ItemAdded)]
     done = [event.item.id for event in events if isinstance(event, e.ItemDone)]

@@ -26,7 +26,7 @@ from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import MODELS, create, frames, script, wait_until
 
 from antiphon.domain.events import EVENT_TYPES
-from antiphon.domain.lifecycle import State, advance
+from antiphon.domain.lifecycle import OVER, START, advance
 
 Json = dict[str, Any]
 Ask = Callable[[Sequence[Json]], Json]
@@ -455,13 +455,13 @@ def test_however_a_flow_is_asked_for_its_items_are_the_same(
 
 def check_order(events: Sequence[Json]) -> None:
     """Events follow each other as the table has it, and their items are those of the response."""
-    state = State.START
+    state = START
     for number, event in enumerate(events):
         assert event["sequence_number"] == number
         state = advance(
             state, msgspec.json.decode(json.dumps(event), type=EVENT_TYPES[event["type"]])
         )
-    assert state is State.OVER
+    assert state == OVER
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert done == events[-1]["response"]["output"]
 

@@ -13,14 +13,15 @@ from antiphon.application.ports import Constraint, EngineRequest, Sampling, Step
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.client_tools import CLIENT_TOOLS
+from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
+from antiphon.domain.kinds.file_search import FILE_SEARCH_SPEC
+from antiphon.domain.kinds.web_search import SPECS as WEB_SPECS
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
-from antiphon.domain.tools import CONTAINER, NAMESPACE_MARK, ToolChoice, ToolKind, ToolSpec
-from antiphon.domain.web_tool_specs import SPECS as WEB_SPECS
+from antiphon.domain.tools import CONTAINER, NAMESPACE_MARK, ToolChoice, ToolSpec
 
 Json = dict[str, Any]
 
-KINDS: Mapping[str, ToolKind] = {
+KINDS: Mapping[str, str] = {
     **{spec.description: spec.kind for spec in WEB_SPECS.values()},
     PYTHON_SPEC.description: PYTHON_SPEC.kind,
     FILE_SEARCH_SPEC.description: FILE_SEARCH_SPEC.kind,

@@ -24,9 +24,9 @@ from antiphon.adapters.formats.chat_template.gemma_style import (
 )
 from antiphon.adapters.formats.ebnf import JSON_INPUT, PYTHON_INPUT, InputStyle, input_grammar
 from antiphon.adapters.formats.structural_tag import const_string, grammar_tag, one_of, sequence
-from antiphon.adapters.formats.tools import INPUT
 from antiphon.adapters.formats.transcript import parameters_of
 from antiphon.domain.json import Json
+from antiphon.domain.kinds.custom import INPUT
 from antiphon.domain.tools import ToolSpec
 
 MAX_WHITESPACE = 20

@@ -14,8 +14,8 @@ from typing import Any
 
 from antiphon.adapters.formats.ebnf import InputStyle
 from antiphon.adapters.formats.structural_tag import grammar_tag
-from antiphon.adapters.formats.tools import INPUT
 from antiphon.domain.json import Json
+from antiphon.domain.kinds.custom import INPUT
 
 QUOTE = '<|"|>'
 ESCAPE = "<escape>"

@@ -1,34 +1,24 @@
-"""Items as Harmony messages: a table of functions by item type."""
+"""Items as Harmony messages: the calls and results that the kinds show, in channels."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct
 
 from antiphon.adapters.formats.harmony.container_exec import EXEC, to_exec_arguments
-from antiphon.adapters.formats.tools import (
-    CODE,
-    RECIPIENTS,
-    browser_call_of,
-    called_mcp_name,
-    logs_of,
-    model_tool_name,
-    name_of_kind,
-    tool_names_of,
-    typed_call_of,
-    typed_tool_of,
-    wrap_text,
-)
+from antiphon.adapters.formats.tools import RECIPIENTS, TEXT_PROPERTIES, wrap_text
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.content import Part
-from antiphon.domain.conversation import calls_by_output
-from antiphon.domain.file_search import arguments_of, render_results
+from antiphon.domain.conversation import view_of
 from antiphon.domain.items import Item
-from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
+from antiphon.domain.kinds import ITEM_KINDS
+from antiphon.domain.kinds.mcp import called_mcp_name
+from antiphon.domain.tools import CONTAINER, WEB_KINDS, ToolSpec
+from antiphon.domain.vocabulary.shown import Call, JsonBody, Result
 
 Body = str | Sequence[Part]
 
@@ -63,23 +53,48 @@ def write_items(items: Sequence[Item], tools: Sequence[ToolSpec]) -> Iterator[Ha
     """Yield the conversation's messages in order; some items have none."""
     conversation = _Conversation(items, tools)
     for item in items:
-        if write := _WRITERS.get(type(item)):
-            yield from write(conversation, item)
+        yield from conversation.write(item)
 
 
 class _Conversation:
     """Writes items, with what a single item lacks: an output's call, a denial, what follows."""
 
     def __init__(self, items: Sequence[Item], tools: Sequence[ToolSpec]) -> None:
-        self._tools = tools
-        self._calls = calls_by_output(items)
+        self._view = view_of(items, tools)
         self._denial_reasons = {
             item.approval_request_id: item.reason or ""
             for item in items
             if isinstance(item, i.McpApprovalResponse) and not item.approve
         }
-        self._file_search_results = render_results(items)
         self._preamble_ids = _preamble_ids(items)
+
+    def write(self, item: Item) -> Iterator[HarmonyMessage]:
+        match item:
+            case i.Message():
+                yield from self.message(item)
+            case i.Reasoning():
+                yield from self.reasoning(item)
+            case i.McpApprovalRequest():
+                yield from self.approval_request(item)
+            case _:
+                yield from self.tool_messages(item)
+
+    def tool_messages(self, item: Item) -> Iterator[HarmonyMessage]:
+        """Yield an item's call and result, as its kind shows them."""
+        shown = i.kind_of(item)
+        caller = item if shown.call is not None else self._view.calls.get(id(item))
+        call = None if caller is None else self._call(caller)
+        if call is not None and caller is item:
+            yield call
+        if shown.result is not None:
+            result = shown.result(item, self._view)
+            name = result.name if call is None else call.name
+            if (body := _body_of(result)) is not None:
+                yield ToolMessage(name=name, body=body)
+
+    def _call(self, item: Item) -> CallMessage | None:
+        call = i.kind_of(item).call
+        return None if call is None else _call_message(call(item, self._view))
 
     def message(self, item: i.Message) -> Iterator[HarmonyMessage]:
         if item.role != "assistant":
@@ -103,109 +118,38 @@ class _Conversation:
         if text := "".join(part.text for part in item.content or item.summary or ()):
             yield TextMessage(role="assistant", body=text, kind="analysis")
 
-    def function_call(self, item: i.FunctionCall) -> Iterator[HarmonyMessage]:
-        yield CallMessage(name=self._called_name(item), text=item.arguments)
-
-    def custom_call(self, item: i.CustomToolCall) -> Iterator[HarmonyMessage]:
-        yield CallMessage(name=self._called_name(item), text=item.input, kind="custom")
-
-    def typed_call(self, item: Item) -> Iterator[HarmonyMessage]:
-        name, arguments = typed_call_of(item, self._tools)
-        if i.is_server_run_call(item):
-            yield CallMessage(name=EXEC, text=to_exec_arguments(arguments), kind="code")
-        else:
-            yield CallMessage(name=name, text=arguments)
-
-    def output(
-        self, item: i.FunctionCallOutput | i.CustomToolCallOutput
-    ) -> Iterator[HarmonyMessage]:
-        yield ToolMessage(name=self._output_author(item), body=item.output)
-
-    def json_output(
-        self, item: i.ShellCallOutput | i.LocalShellCallOutput
-    ) -> Iterator[HarmonyMessage]:
-        output = item.output
-        body = output if isinstance(output, str) else _json(output)
-        yield ToolMessage(name=self._output_author(item), body=body)
-
-    def screenshot(self, item: i.ComputerCallOutput) -> Iterator[HarmonyMessage]:
-        image = c.InputImage(image_url=item.output.image_url, file_id=item.output.file_id)
-        yield ToolMessage(name=self._output_author(item), body=(image,))
-
-    def patch_output(self, item: i.ApplyPatchCallOutput) -> Iterator[HarmonyMessage]:
-        body = _json({"status": item.status or "completed", "output": item.output or ""})
-        yield ToolMessage(name=self._output_author(item), body=body)
-
-    def mcp_call(self, item: i.McpCall) -> Iterator[HarmonyMessage]:
-        name = called_mcp_name(item, self._tools)
-        yield CallMessage(name=name, text=item.arguments)
-        if item.output is not None:
-            yield ToolMessage(name=name, body=item.output)
-        elif item.error is not None:
-            error = item.error if isinstance(item.error, str) else _json(item.error)
-            yield ToolMessage(name=name, body=error)
-
     def approval_request(self, item: i.McpApprovalRequest) -> Iterator[HarmonyMessage]:
         # An approved request is followed by its call; a pending one is not in the prompt yet.
         if (reason := self._denial_reasons.get(str(item.id))) is None:
             return
-        name = called_mcp_name(item, self._tools)
+        name = called_mcp_name(item, self._view.tools)
         yield CallMessage(name=name, text=item.arguments)
         denial = "The user did not allow this call."
         yield ToolMessage(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
 
-    def web_search(self, item: i.WebSearchCall) -> Iterator[HarmonyMessage]:
-        kind, arguments, output = browser_call_of(item)
-        yield CallMessage(name=RECIPIENTS[kind], text=arguments, kind="code")
-        if output is not None:
-            yield ToolMessage(name=RECIPIENTS[kind], body=output)
 
-    def file_search(self, item: i.FileSearchCall) -> Iterator[HarmonyMessage]:
-        name = name_of_kind(FILE_SEARCH, self._tools)
-        yield CallMessage(name=name, text=arguments_of(item.queries or ()))
-        yield ToolMessage(name=name, body=self._file_search_results[id(item)])
+def _call_message(call: Call) -> CallMessage:
+    """Return the call as gpt-oss would have written it: a tool that it knows has its own name."""
+    if call.kind == CONTAINER:
+        return CallMessage(name=EXEC, text=to_exec_arguments(call.text), kind="code")
+    if call.kind in WEB_KINDS:
+        return CallMessage(name=RECIPIENTS[call.kind], text=call.text, kind="code")
+    if call.kind == "custom":
+        return CallMessage(name=call.name, text=call.text, kind="custom")
+    if (text_key := TEXT_PROPERTIES.get(call.kind)) is None:
+        return CallMessage(name=call.name, text=call.text)
+    if call.name == call.kind:
+        return CallMessage(name=call.name, text=call.text, kind="code")
+    return CallMessage(name=call.name, text=wrap_text(call.text, text_key))
 
-    def code(self, item: i.CodeInterpreterCall) -> Iterator[HarmonyMessage]:
-        name, code = name_of_kind(PYTHON, self._tools), item.code or ""
-        if name == PYTHON:
-            yield CallMessage(name=name, text=code, kind="code")
-        else:
-            yield CallMessage(name=name, text=wrap_text(code, CODE))
-        if item.outputs is not None:
-            yield ToolMessage(name=name, body=logs_of(item.outputs))
 
-    def image(self, item: i.ImageGenerationCall) -> Iterator[HarmonyMessage]:
-        yield CallMessage(
-            name="image_generation", text=_json({"prompt": item.revised_prompt or ""})
-        )
-        if item.result:
-            yield ToolMessage(name="image_generation", body="[image]")
-
-    def found_tools(self, item: i.ToolSearchOutput) -> Iterator[HarmonyMessage]:
-        yield ToolMessage(
-            name=self._output_author(item), body=_json({"tools": tool_names_of(item)})
-        )
-
-    def program(self, item: i.Program) -> Iterator[HarmonyMessage]:
-        yield CallMessage(name="program", text=item.code, kind="code")
-
-    def program_output(self, item: i.ProgramOutput) -> Iterator[HarmonyMessage]:
-        yield ToolMessage(name="program", body=item.result)
-
-    def _called_name(self, item: Item) -> str:
-        if isinstance(item, i.FunctionCall | i.CustomToolCall):
-            return self._model_name(item.name, item.namespace)
-        return EXEC if i.is_server_run_call(item) else typed_tool_of(item, self._tools)[0]
-
-    def _output_author(self, item: Item) -> str:
-        if (call := self._calls.get(id(item))) is not None:
-            return self._called_name(call)
-        if isinstance(item, i.FunctionCallOutput) and item.name:
-            return self._model_name(item.name, item.namespace)
-        return "tool_search" if isinstance(item, i.ToolSearchOutput) else "tool"
-
-    def _model_name(self, name: str, namespace: str | None | UnsetType) -> str:
-        return model_tool_name(self._tools, name, namespace or None)
+def _body_of(result: Result) -> Body | None:
+    if result.fields is not None:
+        return _json(result.fields)
+    if not isinstance(result.body, JsonBody):
+        return result.body
+    value = result.body.value
+    return value if isinstance(value, str) else _json(value)
 
 
 def _preamble_ids(items: Sequence[Item]) -> set[int]:
@@ -221,43 +165,12 @@ def _preamble_ids(items: Sequence[Item]) -> set[int]:
     return ids
 
 
-_CALL_TYPES: tuple[type[Item], ...] = (
-    *i.ANSWERED_BY,
-    i.McpCall,
-    i.WebSearchCall,
-    i.FileSearchCall,
-    i.CodeInterpreterCall,
+_CALL_TYPES: tuple[type[Item], ...] = tuple(
+    kind.item
+    for kind in ITEM_KINDS.values()
+    if kind.call is not None and (kind.answered_by is not None or kind.acts_next == "model")
 )
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-_WRITERS: Mapping[type[Item], Callable[[_Conversation, Any], Iterator[HarmonyMessage]]] = {
-    i.Message: _Conversation.message,
-    i.Reasoning: _Conversation.reasoning,
-    i.FunctionCall: _Conversation.function_call,
-    i.FunctionCallOutput: _Conversation.output,
-    i.CustomToolCall: _Conversation.custom_call,
-    i.CustomToolCallOutput: _Conversation.output,
-    i.McpCall: _Conversation.mcp_call,
-    i.McpApprovalRequest: _Conversation.approval_request,
-    i.WebSearchCall: _Conversation.web_search,
-    i.FileSearchCall: _Conversation.file_search,
-    i.CodeInterpreterCall: _Conversation.code,
-    i.ImageGenerationCall: _Conversation.image,
-    i.ComputerCall: _Conversation.typed_call,
-    i.ComputerCallOutput: _Conversation.screenshot,
-    i.LocalShellCall: _Conversation.typed_call,
-    i.LocalShellCallOutput: _Conversation.json_output,
-    i.ShellCall: _Conversation.typed_call,
-    i.ShellCallOutput: _Conversation.json_output,
-    i.ApplyPatchCall: _Conversation.typed_call,
-    i.ApplyPatchCallOutput: _Conversation.patch_output,
-    i.ToolSearchCall: _Conversation.typed_call,
-    i.ToolSearchOutput: _Conversation.found_tools,
-    i.Program: _Conversation.program,
-    i.ProgramOutput: _Conversation.program_output,
-}
-"""Items of other types do not reach the model: tool lists, references, what a summary replaced."""

@@ -15,14 +15,14 @@ from antiphon.adapters.formats.harmony.messages import RawMessage, split_message
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS, is_hosted, name_of, recipient_of
 from antiphon.adapters.formats.tools import (
     CODE,
-    mcp_model_name,
-    model_tool_name,
-    name_of_kind,
     offers_tool_of,
     scripted_name,
     wrap_text,
 )
+from antiphon.domain.kinds.function import model_tool_name
+from antiphon.domain.kinds.mcp import mcp_model_name
 from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
+from antiphon.domain.vocabulary.shown import name_of_kind
 
 Part = Mapping[str, Any]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.adapters.formats.transcript import to_json_text
 from antiphon.adapters.models.chat_completions.chunks import CallPiece, FunctionPiece
 from antiphon.domain.errors import EngineError
 from antiphon.domain.tools import parse_arguments
+from antiphon.domain.vocabulary.shown import to_json_text
 
 MAX_CALLS = 256
 MAX_ARGUMENT_CHARS = 8 * 1024 * 1024

@@ -11,11 +11,12 @@ import pytest
 from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.application.ports import Constraint, Turn
-from antiphon.domain import web_tool_specs
 from antiphon.domain.errors import RequestError
+from antiphon.domain.kinds import web_search
+from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
+from antiphon.domain.kinds.file_search import FILE_SEARCH_SPEC
 from antiphon.domain.offers import ToolDefinition, make_offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
 from antiphon.domain.tools import Shell, ToolChoice, ToolSpec
 
 SCHEMA = {
@@ -36,7 +37,7 @@ BEYOND = ToolSpec(name="beyond", kind="custom", grammar=("lark", 'start: %json {
     ],
     None,
 ).specs
-HOSTED_TOOLS = (*web_tool_specs.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
+HOSTED_TOOLS = (*web_search.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
 REQUIRED = ToolChoice(mode="required")
 JSON = TextConfig(format={"type": "json_schema", "name": "n", "schema": SCHEMA})
 
@@ -147,7 +148,7 @@ def accepts() -> Accepts:
         (
             {
                 "tools": HOSTED_TOOLS,
-                "choice": ToolChoice(mode="required", names=frozenset(web_tool_specs.SPECS)),
+                "choice": ToolChoice(mode="required", names=frozenset(web_search.SPECS)),
             },
             [SEARCHED, OPENED, THOUGHT + SEARCHED],
             ["Hi", CODE, FOUND, LISTED, SEARCHED.replace("bonn", "")],

@@ -24,12 +24,12 @@ from antiphon.adapters.formats.chat_template.marker_cutter import (
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer, HfTokenizer
-from antiphon.adapters.formats.transcript import to_json_text
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
+from antiphon.domain.vocabulary.shown import to_json_text
 
 from .. import templates
 

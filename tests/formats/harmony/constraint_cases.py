@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 
-from antiphon.domain import web_tool_specs
-from antiphon.domain.client_tools import CLIENT_TOOLS, parameters_of
+from antiphon.domain.client_tools import CLIENT_TOOLS
+from antiphon.domain.kinds import web_search
+from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
+from antiphon.domain.kinds.file_search import FILE_SEARCH_SPEC
 from antiphon.domain.offers import ToolDefinition, make_offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
 from antiphon.domain.tools import Shell, ToolChoice, ToolSpec
+from antiphon.domain.vocabulary.typed_call import parameters_of
 
 CITY = {
     "type": "object",
@@ -49,7 +51,7 @@ def hosted_call(recipient: str, body: str, channel: str = "analysis") -> str:
     return f"<|channel|>{channel} to={recipient} code<|message|>{body}"
 
 
-BROWSER = tuple(web_tool_specs.SPECS.values())
+BROWSER = tuple(web_search.SPECS.values())
 ENVIRONMENT = {"type": "container_auto"}
 [SHELL] = make_offer(
     [ToolDefinition(tool=Shell(environment=ENVIRONMENT), path="tools[0]", is_server_run=True)], None
@@ -141,7 +143,7 @@ CASES: dict[str, dict[str, Any]] = {
     "a web search, forced": {
         "turn": {
             "tools": (*BROWSER, WEATHER),
-            "choice": a_choice("required", *web_tool_specs.SPECS),
+            "choice": a_choice("required", *web_search.SPECS),
         },
         "allowed": [
             hosted_call("browser.search", '{"query": "bonn", "topn": 3}'),
@@ -213,7 +215,7 @@ CASES: dict[str, dict[str, Any]] = {
     "hosted tools that may be called, beside one that may not": {
         "turn": {
             "tools": (*BROWSER, PYTHON_SPEC, SHELL),
-            "choice": a_choice("auto", *web_tool_specs.SPECS, "python"),
+            "choice": a_choice("auto", *web_search.SPECS, "python"),
         },
         "allowed": [
             FINAL + "Hi",

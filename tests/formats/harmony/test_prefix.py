@@ -13,7 +13,8 @@ from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import CLIENT_TOOLS, item_fields_of
+from antiphon.domain.client_tools import item_fields_of
+from antiphon.domain.kinds import CALL_KINDS
 from antiphon.domain.tools import ToolSpec
 
 from .conftest import TOOLS, a_turn, joined
@@ -132,7 +133,7 @@ def test_a_call_of_a_typed_tool_is_continued_exactly(
     assert deltas[0] == d.CallStart(tool.name, kind=kind)
     fields = item_fields_of(kind, TYPED[kind])
     assert fields is not None
-    call = CLIENT_TOOLS[kind].item(call_id="call_1", **fields)
+    call = CALL_KINDS[kind].item(call_id="call_1", **fields)
     harmony.remember(turn, render(turn), token_ids=generated, parser=parser, items=[call])
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated

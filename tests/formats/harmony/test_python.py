@@ -13,7 +13,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.tool_specs import PYTHON_SPEC
+from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
 from .conftest import a_turn, parsed

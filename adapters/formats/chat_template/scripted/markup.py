@@ -36,7 +36,6 @@ from antiphon.adapters.formats.transcript import (
     ReasoningEntry,
     chat_turn_cache,
     function_of,
-    to_json_text,
     transcript,
 )
 from antiphon.adapters.formats.turn_cache import CachedTurn
@@ -46,6 +45,7 @@ from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
+from antiphon.domain.vocabulary.shown import to_json_text
 
 TOKENS_PER_IMAGE = 85
 MAX_CACHED_TURN_TOKENS = 512

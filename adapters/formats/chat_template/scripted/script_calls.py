@@ -7,14 +7,14 @@ from typing import Any
 
 from antiphon.adapters.formats.tools import (
     CODE,
-    INPUT,
-    mcp_model_name,
-    model_tool_name,
-    name_of_kind,
     scripted_name,
 )
 from antiphon.domain.json import Json
+from antiphon.domain.kinds.custom import INPUT
+from antiphon.domain.kinds.function import model_tool_name
+from antiphon.domain.kinds.mcp import mcp_model_name
 from antiphon.domain.tools import PYTHON, ToolSpec
+from antiphon.domain.vocabulary.shown import name_of_kind
 
 
 def call_of(part: Mapping[str, Any], tools: Sequence[ToolSpec]) -> tuple[str, Json | str] | None:

@@ -1,0 +1,141 @@
+"""The code interpreter: Python that this server runs in a container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from antiphon.domain.bounds import Id, Long, Many, Name, Text
+from antiphon.domain.json import Json
+from antiphon.domain.kinds.function import open_unrun_call
+from antiphon.domain.vocabulary.event import ItemEvent
+from antiphon.domain.vocabulary.item import Item
+from antiphon.domain.vocabulary.kind import CallKind, IncludableField, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.shown import (
+    Call,
+    Result,
+    View,
+    name_of_kind,
+)
+from antiphon.domain.vocabulary.steps import Steps
+from antiphon.domain.vocabulary.tool import Tool, ToolSpec
+
+PYTHON: Literal["python"] = "python"
+"""The kind of the code interpreter, and its name for models."""
+
+
+class CodeInterpreterCall(Item, frozen=True, kw_only=True, tag="code_interpreter_call"):
+    status: Text | None = None
+    code: Text | None = None
+    container_id: Text
+    outputs: Long[Json] | None = None
+
+
+class CodeInProgress(
+    ItemEvent,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    tag="response.code_interpreter_call.in_progress",
+):
+    pass
+
+
+class CodeDelta(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.delta"
+):
+    delta: str
+
+
+class CodeDone(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.done"
+):
+    code: str
+
+
+class CodeInterpreting(
+    ItemEvent,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    tag="response.code_interpreter_call.interpreting",
+):
+    pass
+
+
+class CodeCompleted(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call.completed"
+):
+    pass
+
+
+class CodeInterpreter(Tool, frozen=True, kw_only=True, tag="code_interpreter"):
+    container: Id | Json
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
+
+
+PYTHON_SPEC = ToolSpec(
+    name=PYTHON,
+    kind=PYTHON,
+    description=(
+        "Runs Python and returns what it prints, and the value of its last line. Variables last "
+        "from call to call. Files are in /mnt/data. There is no network."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The Python code to run."}},
+        "required": ["code"],
+        "additionalProperties": False,
+    },
+)
+
+
+def logs_of(outputs: Iterable[Json]) -> str:
+    """Return the code's outputs as the model reads them."""
+    return "\n".join(str(output.get("logs", "[image]")) for output in outputs)
+
+
+def _result(item: CodeInterpreterCall, _: View) -> Result:
+    return Result(body=None if item.outputs is None else logs_of(item.outputs))
+
+
+CALL = ItemKind(
+    item=CodeInterpreterCall,
+    id_prefix="ci",
+    events=Steps(
+        opening_events=(CodeInProgress,),
+        text_field="code",
+        text_events=(CodeDelta, CodeDone),
+        steps={"interpreting": CodeInterpreting},
+        end_events={"completed": CodeCompleted},
+    ),
+    answered_by=None,
+    acts_next="model",
+    call=lambda item, view: Call(
+        kind=PYTHON, name=name_of_kind(PYTHON, view.tools), text=item.code or ""
+    ),
+    result=_result,
+    includable={"code_interpreter_call.outputs": IncludableField("outputs")},
+)
+
+TOOL = ToolKind(
+    tool=CodeInterpreter,
+    client_specs=None,
+    server_specs=lambda *_: (PYTHON_SPEC,),
+    chosen=(PYTHON,),
+    stand_in="code_interpreter",
+    ignored=None,
+    echo=None,
+)
+CODE = CallKind(
+    name=PYTHON,
+    tool_type="code_interpreter",
+    item=CodeInterpreterCall,
+    open=open_unrun_call,
+    text_property="code",
+    client_tool=None,
+)
+
+KIND = Kind(name="code_interpreter", items=(CALL,), tools=(TOOL,), calls=(CODE,))

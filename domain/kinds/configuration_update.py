@@ -1,0 +1,39 @@
+"""Settings for the rest of a conversation."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.domain.request import AnyFormat, Effort
+from antiphon.domain.vocabulary.item import Item
+from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.steps import INPUT_ONLY
+
+
+class ReasoningUpdate(Struct, frozen=True, kw_only=True):
+    effort: Effort | None = None
+
+
+class TextUpdate(Struct, frozen=True, kw_only=True):
+    format: AnyFormat | None = None
+
+
+class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_update"):
+    """Settings for the rest of the conversation, until another update changes them."""
+
+    reasoning: ReasoningUpdate | None | UnsetType = UNSET
+    text: TextUpdate | None | UnsetType = UNSET
+
+
+ITEM = ItemKind(
+    item=ConfigurationUpdate,
+    id_prefix="cfg",
+    events=INPUT_ONLY,
+    answered_by=None,
+    acts_next="nobody",
+    call=None,
+    result=None,
+    includable={},
+)
+
+KIND = Kind(name="configuration_update", items=(ITEM,), tools=(), calls=())

@@ -1,0 +1,303 @@
+"""MCP servers: their lists of tools, calls of those, and approvals of calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from antiphon.domain import deltas as d
+from antiphon.domain.bounds import MAX_MEMBERS, Id, Line, Long, Many, Name, Text
+from antiphon.domain.json import Json
+from antiphon.domain.vocabulary.builder import BuilderContext
+from antiphon.domain.vocabulary.event import ItemEvent
+from antiphon.domain.vocabulary.item import Item
+from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.shown import (
+    Call,
+    JsonBody,
+    Result,
+    View,
+)
+from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, Steps, ToolBuilder
+from antiphon.domain.vocabulary.tool import Tool, ToolSpec, qualified_name
+from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
+
+MCP_KINDS = ("mcp", "mcp_approval")
+"""The kinds of MCP tools: those that run immediately, and those that wait for the client's
+approval. The namespace of an MCP tool is its server's label."""
+
+MAX_PART_CHARS = 1024
+"""How much of a label or a name is in the name that models write."""
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class McpListTools(Item, frozen=True, kw_only=True, tag="mcp_list_tools"):
+    server_label: Text
+    tools: Long[Json]
+    error: Text | None | UnsetType = UNSET
+
+
+class McpCall(Item, frozen=True, kw_only=True, tag="mcp_call"):
+    status: Text | None | UnsetType = UNSET
+    server_label: Text
+    name: Text
+    arguments: Text
+    output: Text | None = None
+    error: Any = None
+    approval_request_id: Text | None = None
+
+
+class McpApprovalRequest(Item, frozen=True, kw_only=True, tag="mcp_approval_request"):
+    server_label: Text
+    name: Text
+    arguments: Text
+
+
+class McpApprovalResponse(Item, frozen=True, kw_only=True, tag="mcp_approval_response"):
+    approval_request_id: Text
+    approve: bool
+    reason: Text | None | UnsetType = UNSET
+
+
+class McpListToolsInProgress(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.in_progress"
+):
+    pass
+
+
+class McpListToolsCompleted(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.completed"
+):
+    pass
+
+
+class McpListToolsFailed(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.failed"
+):
+    pass
+
+
+class McpCallInProgress(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.in_progress"
+):
+    pass
+
+
+class McpArgumentsDelta(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.delta"
+):
+    delta: str
+
+
+class McpArgumentsDone(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.done"
+):
+    arguments: str
+
+
+class McpCallCompleted(
+    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.completed"
+):
+    pass
+
+
+class McpCallFailed(ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.failed"):
+    pass
+
+
+class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
+    """An MCP server; its `authorization` and header values are never stored or echoed."""
+
+    server_label: Name
+    server_url: Line | None | UnsetType = UNSET
+    connector_id: Id | None | UnsetType = UNSET
+    tunnel_id: Id | None | UnsetType = UNSET
+    server_description: Text | None | UnsetType = UNSET
+    headers: Annotated[dict[Line, Line], Meta(max_length=MAX_MEMBERS)] | None | UnsetType = UNSET
+    authorization: Line | None | UnsetType = UNSET
+    allowed_tools: Many[Name] | Json | None | UnsetType = UNSET
+    require_approval: Name | Json | None | UnsetType = UNSET
+    defer_loading: bool | None | UnsetType = UNSET
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
+
+
+def model_name(label: str, name: str) -> str:
+    """Return the name that models write for a server's tool, in characters that all of them know.
+
+    >>> model_name("my docs", "read.page")
+    'my_docs__read_page'
+    """
+    # A client may send items with names of megabytes; no tool has one.
+    parts = (_NOT_IN_NAMES.sub("_", part[:MAX_PART_CHARS]) for part in (label, name))
+    return qualified_name(*parts)
+
+
+REDACTED = "<redacted>"
+
+
+def redact_secrets(tool: Json) -> Json:
+    """Return a tool's JSON without its secrets, to show or store.
+
+    >>> tool = {"type": "mcp", "server_label": "s", "authorization": "x", "headers": {"k": "v"}}
+    >>> redact_secrets(tool)
+    {'type': 'mcp', 'server_label': 's', 'headers': {'k': '<redacted>'}}
+    """
+    if tool.get("type") != "mcp":
+        return tool
+    redacted = {name: value for name, value in tool.items() if name != "authorization"}
+    if isinstance(redacted.get("headers"), dict):
+        redacted["headers"] = dict.fromkeys(redacted["headers"], REDACTED)
+    return redacted
+
+
+def with_approval_key(request_id: str, key: str) -> str:
+    return f"{request_id}x{key}"
+
+
+def mcp_model_name(tools: Iterable[ToolSpec], name: str, label: str | None) -> str | None:
+    """Return the name that the model writes for an MCP server's tool, None if it is not offered.
+
+    Without a label, return the tool of the first server that has one of this name.
+    """
+    candidates = (
+        tool for tool in tools if tool.kind in MCP_KINDS and label in (None, tool.namespace)
+    )
+    return next((tool.name for tool in candidates if name in (tool.name, tool.client_name)), None)
+
+
+def called_mcp_name(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec]) -> str:
+    """Return the name that the model wrote when it called an MCP server's tool."""
+    offered_name = mcp_model_name(tools, item.name, item.server_label)
+    return offered_name or model_name(item.server_label, item.name)
+
+
+LISTS = Steps(
+    opening_events=(McpListToolsInProgress,),
+    end_events={"completed": McpListToolsCompleted, "failed": McpListToolsFailed},
+)
+CALLS = Steps(
+    opening_events=(McpCallInProgress,),
+    text_field="arguments",
+    text_events=(McpArgumentsDelta, McpArgumentsDone),
+    steps={"calling": None},
+    end_events={"completed": McpCallCompleted, "failed": McpCallFailed},
+)
+
+
+def _server_fields(start: d.CallStart) -> dict[str, Any]:
+    return {"server_label": start.namespace or "", "name": start.name}
+
+
+def _open_call(start: d.CallStart, context: BuilderContext) -> ToolBuilder:
+    return ToolBuilder(McpCall, "mcp", CALLS, _server_fields(start), context)
+
+
+def _open_request(start: d.CallStart, context: BuilderContext) -> BufferedCallBuilder:
+    return BufferedCallBuilder(start, context, _make_request)
+
+
+def _make_request(
+    start: d.CallStart, arguments: str, status: str, context: BuilderContext
+) -> EventsAndItem:
+    if status != "completed":  # half a call must not be approved
+        call = _open_call(start, context)
+        events = (*call.open(), *call.add(d.ArgumentsDelta(arguments)), *call.close(status))
+        return events, call.item
+    if start.approval_key is not None:
+        key, new_id = start.approval_key, context.new_id
+        context = replace(context, new_id=lambda prefix: with_approval_key(new_id(prefix), key))
+    fields = _server_fields(start) | {"arguments": arguments}
+    request = ToolBuilder(McpApprovalRequest, "mcpr", NO_EVENTS, fields, context)
+    return (*request.open(), *request.close(status)), request.item
+
+
+def _shown_call(item: McpCall | McpApprovalRequest, view: View) -> Call:
+    return Call(kind="mcp", name=called_mcp_name(item, view.tools), text=item.arguments)
+
+
+def _result(item: McpCall, _: View) -> Result:
+    if item.output is not None:
+        return Result(body=item.output)
+    return Result(body=JsonBody(item.error), is_error=True) if item.error else Result()
+
+
+LIST_TOOLS = ItemKind(
+    item=McpListTools,
+    id_prefix="mcpl",
+    events=LISTS,
+    answered_by=None,
+    acts_next="model",
+    call=None,
+    result=None,
+    includable={},
+)
+
+CALL = ItemKind(
+    item=McpCall,
+    id_prefix="mcp",
+    events=CALLS,
+    answered_by=None,
+    acts_next="model",
+    call=_shown_call,
+    result=_result,
+    includable={},
+)
+
+REQUEST = ItemKind(
+    item=McpApprovalRequest,
+    id_prefix="mcpr",
+    events=NO_EVENTS,
+    answered_by=None,
+    acts_next="client",
+    call=_shown_call,
+    result=None,
+    includable={},
+)
+
+RESPONSE = ItemKind(
+    item=McpApprovalResponse,
+    id_prefix="mcpa",
+    events=INPUT_ONLY,
+    answered_by=None,
+    acts_next="nobody",
+    call=None,
+    result=None,
+    includable={},
+)
+
+TOOL = ToolKind(
+    tool=McpTool,
+    client_specs=None,
+    server_specs=None,
+    chosen=MCP_KINDS,
+    stand_in=None,
+    ignored=None,
+    echo=lambda tool: redact_secrets(msgspec.to_builtins(tool)),
+)
+MCP = CallKind(
+    name="mcp",
+    tool_type="mcp",
+    item=McpCall,
+    open=_open_call,
+    text_property=None,
+    client_tool=None,
+)
+APPROVAL = CallKind(
+    name="mcp_approval",
+    tool_type="mcp",
+    item=McpApprovalRequest,
+    open=_open_request,
+    text_property=None,
+    client_tool=None,
+)
+
+KIND = Kind(
+    name="mcp", items=(LIST_TOOLS, CALL, REQUEST, RESPONSE), tools=(TOOL,), calls=(MCP, APPROVAL)
+)
