@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -41,12 +41,21 @@ class Conversation(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
+_STRINGS: frozenset[type] = frozenset({str})
 _MESSAGES: frozenset[type[i.Item]] = frozenset({i.Message})
 
 
 def only_messages(items: Iterable[i.Item]) -> bool:
     """Whether all items are messages: then no rule about calls, reasoning or settings applies."""
     return _MESSAGES.issuperset(map(type, items))
+
+
+def only_texts(items: Sequence[i.Item]) -> bool:
+    """Whether all items are messages with a string: a model is shown them as they are."""
+    if not only_messages(items):
+        return False
+    messages = cast("Sequence[i.Message]", items)
+    return _STRINGS.issuperset([type(message.content) for message in messages])
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):

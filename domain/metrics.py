@@ -11,8 +11,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.domain.usage import TurnUsage
-
 CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
 """`refused`: this server did not run the call. `canceled`: the response ended before it did."""
 
@@ -108,17 +106,3 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignored: tuple[str, ...] = ()
     store_seconds: float = 0.0
     store_failures: int = 0
-
-
-def tokens_per_second(
-    usage: TurnUsage, first_token_at: float | None, last_token_at: float | None
-) -> float | None:
-    """Return the speed after the first token, or None if it cannot be known.
-
-    >>> tokens_per_second(TurnUsage(input=3, output=11), 100.0, 102.0)
-    5.0
-    """
-    if first_token_at is None or last_token_at is None or usage.output < 2:
-        return None
-    seconds = last_token_at - first_token_at
-    return round((usage.output - 1) / seconds, 3) if seconds > 0 else None

@@ -76,7 +76,7 @@ def is_large(turn: Turn) -> bool:
             size += len(content)
         else:
             size += length_of(item, MAX_CHARS_AT_ONCE - size)
-    for value in (turn.previous_messages, turn.template_kwargs):
+    for value in filter(None, (turn.previous_messages, turn.template_kwargs)):
         size += length_of(value, MAX_CHARS_AT_ONCE - size)
     return size > MAX_CHARS_AT_ONCE
 

@@ -71,7 +71,8 @@ def response_of(
 
     Raises: RequestError for what this model does not support.
     """
-    defaults, conversation_id = model.sampling_defaults, request.conversation_id
+    defaults = model.sampling_defaults
+    conversation_id = request.conversation and request.conversation_id
     return Response(
         id=response_id,
         created_at=created_at,

@@ -37,9 +37,7 @@ class ReadItems:
 
         Raises: RequestError.
         """
-        if isinstance(items, str):  # a user message, to which no rule applies
-            return c.entries(items, path)
-        work = len(items or ())
+        work = len(items) if isinstance(items, tuple | list) else 0
         entries, places = await run_in_thread(
             max(_size(items), work * ITEM_BYTES), _read_entries, items, path
         )
@@ -74,7 +72,7 @@ class ReadItems:
         return c.Entry(item=decode_item(raw, path), raw=raw)
 
 
-def _read_entries(items: Sequence[Raw] | None, path: str) -> tuple[list[c.Entry], list[int]]:
+def _read_entries(items: str | Sequence[Raw] | None, path: str) -> tuple[list[c.Entry], list[int]]:
     """Return the items, and the places of those that only the store knows in full."""
     entries = c.entries(items, path)
     c.check_input(entries, path)
@@ -93,8 +91,11 @@ def _by_id(remembered: Remembered) -> Mapping[str, StoredItem]:
     return {item.id: item for item in reversed(items)}  # the first of an id counts
 
 
-def _size(items: Sequence[Raw] | None) -> int:
-    return sum(len(memoryview(raw)) for raw in items or ())
+def _size(items: str | Sequence[Raw] | None) -> int:
+    # A string is one item, however long.
+    if items is None or isinstance(items, str):
+        return 0
+    return sum(len(memoryview(raw)) for raw in items)
 
 
 def to_stored_item(entry: c.Entry) -> StoredItem:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,10 +46,6 @@ class ShowItems:
         `added` are the items of `conversation` that came with the request, in its order.
         Raises: RequestError for items that cannot be shown.
         """
-        if c.only_messages(conversation) and {str}.issuperset(
-            [type(item.content) for item in cast("Sequence[i.Message]", conversation)]
-        ):
-            return ShownItems(items=conversation)
         model_items = partial(
             c.items_for_model,
             conversation,

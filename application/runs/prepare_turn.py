@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from antiphon.application.input.from_request import turn_of
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
-from antiphon.application.input.show_items import ShowItems
+from antiphon.application.input.show_items import ShowItems, ShownItems
 from antiphon.application.input.submission import Submission
 from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
@@ -100,7 +100,10 @@ class PrepareTurn:
         remembered = submission.remembered or {}
         models = self._models.allowed_by(submission.caller.policy)
         model = models.get(request.model) if request.model else models.default
-        entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
+        if isinstance(request.input, str):  # a user message, to which no rule applies
+            entries = c.entries(request.input)
+        else:
+            entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history: Sequence[c.Entry] = ()
         if request.previous_response_id is not None or request.conversation is not None:
             history = await self._load_history(request, tenant=tenant, remembered=remembered)
@@ -111,12 +114,16 @@ class PrepareTurn:
         checked = await run_in_thread(size, self._check, submission, history, entries, known_tools)
         items, conversation, offer = checked.items, checked.conversation, checked.offer
         reasoning = request.reasoning
-        shown = await self._show_items(
-            conversation,
-            tenant=tenant,
-            model=model,
-            added=items,
-            all_reasoning=reasoning is not None and reasoning.context == "all_turns",
+        shown = (
+            ShownItems(items=conversation)
+            if c.only_texts(conversation)
+            else await self._show_items(
+                conversation,
+                tenant=tenant,
+                model=model,
+                added=items,
+                all_reasoning=reasoning is not None and reasoning.context == "all_turns",
+            )
         )
         turn = turn_of(
             request,

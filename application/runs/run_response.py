@@ -36,7 +36,7 @@ from antiphon.application.runs.resumed_log import ResumedLog
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.retry import retry
 from antiphon.application.support.tasks import run_to_completion
-from antiphon.application.telemetry.log_context import log_as
+from antiphon.application.telemetry.log_context import REQUEST_ID, RESPONSE_ID
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
@@ -174,7 +174,8 @@ class RunResponse:
         self._report_run = report
 
     async def __call__(self, run: Run) -> None:
-        log_as(request_id=run.recorder.request_id, response_id=run.id)
+        REQUEST_ID.set(run.recorder.request_id)
+        RESPONSE_ID.set(run.id)
         run.recorder.start()
         if run.with_metrics:
             run.sequencer.metrics = run.recorder.snapshot

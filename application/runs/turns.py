@@ -8,8 +8,8 @@ it. A run reads all turns in the same way. So a feature that needs the model aga
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from functools import partial
+from contextlib import aclosing, nullcontext
+from functools import cached_property, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -96,20 +96,29 @@ class Turns:
     ) -> None:
         self._plan = plan
         self._max_turns = budgets.turns
-        self._sessions = McpSessions(tool_servers, plan.mcp_servers)
-        self._calls = ToolCalls(
-            {"mcp": self._sessions, **plan.tool_callers},
-            plan.max_calls,
-            budgets,
-            max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
-            records=records,
-        )
+        self._tool_servers = tool_servers
+        self._budgets = budgets
         self._show_items = show_items
         self._seal = seal
         self._request_id = request_id
         self._records = records
         self._admitted_count = 0
         self._admit_prompt: AdmitPrompt | None = None
+
+    @cached_property
+    def _sessions(self) -> McpSessions:
+        return McpSessions(self._tool_servers, self._plan.mcp_servers)
+
+    @cached_property
+    def _calls(self) -> ToolCalls:
+        plan = self._plan
+        return ToolCalls(
+            {"mcp": self._sessions, **plan.tool_callers},
+            plan.max_calls,
+            self._budgets,
+            max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
+            records=self._records,
+        )
 
     @property
     def first(self) -> Turn:
@@ -136,8 +145,8 @@ class Turns:
         """Yield the turns; meanwhile the caller adds to `output` and `usages` after each turn."""
         if self._records.trace is not None:
             TRACE_HEADERS.set(self._records.trace.headers_of_response())
-        async with aclosing(self._sessions):
-            plan, turn, last_turn = self._plan, self._plan.turn, self._first
+        plan, turn, last_turn = self._plan, self._plan.turn, self._first
+        async with aclosing(self._sessions) if plan.mcp_servers else nullcontext():
             first_item = first_usage = 0  # where the answer starts in `output` and `usages`
             yield last_turn
             if plan.compacts:
@@ -241,9 +250,9 @@ class Turns:
         if self._plan.warms_up:
             return WarmUpTurn(await self._admit(shortest_turn(turn)))
         admitted = await self._admit(turn)
-        if self._calls.cite_functions:
-            admitted = CitingTurn(admitted, self._calls.cite_functions)
         if self._plan.mcp_servers or self._plan.tool_callers:
+            if self._calls.cite_functions:
+                admitted = CitingTurn(admitted, self._calls.cite_functions)
             admitted = ToolCallingTurn(admitted, self._calls)
         if self._plan.summary is None:
             return admitted

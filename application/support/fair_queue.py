@@ -134,14 +134,16 @@ class FairQueue:
 
         Raises: ConcurrencyLimitExceeded, ServerOverloaded.
         """
-        if self._waiting_count and not self._may_take(tenant, 1):
+        if self._waiting_count and not (self._free and self._is_in_share(tenant, 1)):
             self._check_bounds(tenant)
 
     def take(self, tenant: str, slots: int = 1) -> bool:
         """Take slots now. Return False if the request must `join` the queue."""
-        if self._waiting or not self._may_take(tenant, slots):
+        held = self._held.get(tenant, 0)
+        if self._waiting or slots > self._free or held + slots > self._per_tenant:
             return False
-        self._take(tenant, slots)
+        self._free -= slots
+        self._held[tenant] = held + slots
         return True
 
     def join(
@@ -182,9 +184,6 @@ class FairQueue:
             raise queue_full(of_tenant)
         if self._max_waiting_in_all is not None and in_all >= self._max_waiting_in_all:
             raise server_full(in_all)
-
-    def _may_take(self, tenant: str, slots: int) -> bool:
-        return slots <= self._free and self._is_in_share(tenant, slots)
 
     def _is_in_share(self, tenant: str, slots: int) -> bool:
         return self.held_by(tenant) + slots <= self._per_tenant

@@ -25,7 +25,6 @@ from antiphon.domain.metrics import (
     ResponseMetrics,
     ToolCallMetrics,
     TurnMetrics,
-    tokens_per_second,
 )
 from antiphon.domain.response import TERMINAL, Response
 from antiphon.domain.usage import TurnUsage, sum_of
@@ -332,7 +331,7 @@ class _OpenTurn:
             output_tokens=sums.output,
             reasoning_tokens=sums.reasoning,
             tool_output_tokens=sums.tool_output,
-            tokens_per_second=tokens_per_second(
+            tokens_per_second=_tokens_per_second(
                 written, first_token_at, last_token_at or self._now()
             ),
             tool_calls=tuple([call.metrics for call in self.calls]),
@@ -349,3 +348,17 @@ class _OpenTurn:
             is_repaired=facts.is_repaired,
             resumed_tokens=facts.resumed_tokens,
         )
+
+
+def _tokens_per_second(
+    usage: TurnUsage, first_token_at: float | None, last_token_at: float | None
+) -> float | None:
+    """Return the speed after the first token, or None if it cannot be known.
+
+    >>> _tokens_per_second(TurnUsage(input=3, output=11), 100.0, 102.0)
+    5.0
+    """
+    if first_token_at is None or last_token_at is None or usage.output < 2:
+        return None
+    seconds = last_token_at - first_token_at
+    return round((usage.output - 1) / seconds, 3) if seconds > 0 else None

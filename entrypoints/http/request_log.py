@@ -12,7 +12,7 @@ from urllib.parse import quote
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.application.telemetry.log_context import log_as
+from antiphon.application.telemetry.log_context import REQUEST_ID, RESPONSE_ID
 from antiphon.application.telemetry.recorder import in_microseconds
 from antiphon.entrypoints.http.access.credentials import HEALTH
 from antiphon.entrypoints.http.api.requests import request_id_in
@@ -127,7 +127,8 @@ class RequestLog:
             return message
 
         scope.setdefault("state", {})
-        log_as(request_id=request_id_in(scope))
+        REQUEST_ID.set(request_id_in(scope))
+        RESPONSE_ID.set("")
         try:
             await self._app(scope, receive_noting_end, send_noting_status)
         finally:

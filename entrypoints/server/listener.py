@@ -157,7 +157,9 @@ class Acceptor:
             self._pause(YIELD_S, then=self._accept_portion)
 
     def _accept_portion(self) -> None:
-        for _ in range(min(self._portion, self._max_waiting - len(self._arrivals))):
+        accepted: list[socket.socket] = []
+        waiting = len(self._arrivals) if self._is_scheduled else 0
+        for _ in range(min(self._portion, self._max_waiting - waiting)):
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -172,15 +174,23 @@ class Acceptor:
                 )
                 self._pause(ACCEPT_RETRY_S)
                 break
+            accepted.append(connection)
+        if len(accepted) == 1 and not self._is_scheduled:  # nobody else waits for a turn
+            self._serve(accepted[0])
+            return
+        for connection in accepted:
             self._arrivals.add(connection)
         if not self._is_scheduled:
             self._serve_portion()
 
+    def _serve(self, connection: socket.socket) -> None:
+        task = self._loop.create_task(self._connect(connection))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
     def _serve_portion(self) -> None:
         for connection in self._arrivals.take(SERVED):
-            task = self._loop.create_task(self._connect(connection))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._serve(connection)
         self._is_scheduled = len(self._arrivals) > 0
         if self._is_scheduled:
             self._loop.call_soon(self._serve_portion)

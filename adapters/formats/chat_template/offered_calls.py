@@ -41,7 +41,7 @@ class OfferedCalls(Calls):
     ) -> None:
         self.tools = callable_tools(turn) if turn.tools else {}
         self.markers = markers
-        self._names = ToolNames(turn.tools, turn.choice)
+        self._turn = turn
         self._parallel = turn.parallel_tool_calls
         self._deltas = deltas
         self._prose = prose
@@ -52,6 +52,10 @@ class OfferedCalls(Calls):
         self._in_reasoning: list[_Call] | None = None
         self._repeatable: list[_Call] = []
         self._held: _Call | None = None
+
+    @cached_property
+    def _names(self) -> ToolNames:
+        return ToolNames(self._turn.tools, self._turn.choice)
 
     @property
     def names(self) -> Collection[str]:

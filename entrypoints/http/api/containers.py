@@ -41,6 +41,7 @@ from antiphon.entrypoints.http.pages.openapi import A_FILE, BYTES, form_of, json
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse, StreamedFile
 from antiphon.entrypoints.http.wire.bodies import (
     decode_in_thread,
+    hold_body,
     receive_body,
     reject_unknown_fields,
 )
@@ -243,7 +244,7 @@ async def _read_file(request: HttpRequest, options: HttpOptions) -> tuple[str | 
 async def _read_json(
     request: HttpRequest, kind: type[B], options: HttpOptions
 ) -> DecodedRequest[B]:
-    with options.limits.incoming.hold(tenant_of(request)) as held:
+    with hold_body(request, options.limits) as held:
         body = await receive_body(request, options.limits, held)
         decoded = await decode_in_thread(body, decode_request_body, kind)
     if options.strict_unknown_fields:

@@ -11,7 +11,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.api.requests import HttpRequest, header_values
 
-_NAME = HEADER.lower().encode()
+IDEMPOTENCY_HEADER = HEADER.lower().encode()
 
 
 async def idempotency_key_of(
@@ -21,7 +21,7 @@ async def idempotency_key_of(
 
     Raises: RequestError for an invalid key.
     """
-    keys = header_values(request.scope, _NAME)
+    keys = header_values(request.scope, IDEMPOTENCY_HEADER)
     if not keys:
         return None, ()
     if len(keys) > 1:

@@ -8,10 +8,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
-from antiphon.entrypoints.http.api.requests import HttpRequest, request_id, tenant_of
+from antiphon.entrypoints.http.api.requests import HttpRequest, request_id
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.bodies import (
     decode_in_thread,
+    hold_body,
     receive_body,
     redact_body,
     reject_unknown_fields,
@@ -23,7 +24,7 @@ B = TypeVar("B", bound=Struct)
 
 async def read_json(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
     """Return the decoded JSON body. Raises: RequestError."""
-    with options.limits.incoming.hold(tenant_of(request)) as held:
+    with hold_body(request, options.limits) as held:
         body = await receive_body(request, options.limits, held)
         decoded = await decode_in_thread(body, decode_request_body, kind)
     if options.strict_unknown_fields:

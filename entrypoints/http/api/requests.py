@@ -26,6 +26,13 @@ IGNORED_HEADER = "x-antiphon-ignored"
 MAX_REQUEST_ID = 128
 MAX_IGNORED = 1000
 TRACE_HEADERS = ("traceparent", "tracestate")
+_REQUEST_ID = REQUEST_ID_HEADER.encode()
+_TRACE_HEADERS = tuple((name, name.encode()) for name in TRACE_HEADERS)
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers by name; the first one counts if there are several of a name."""
+    return dict(reversed([(name, value) for name, value in scope["headers"]]))
 
 
 def header_values(scope: Scope, name: bytes) -> list[bytes]:
@@ -61,8 +68,7 @@ def request_id_in(scope: Scope) -> str:
     """Return the id of the request with this scope."""
     state = scope["state"]
     if "request_id" not in state:
-        client_ids = header_values(scope, REQUEST_ID_HEADER.encode())
-        client_id = client_ids[0].decode("latin-1") if client_ids else ""
+        client_id = headers_of(scope).get(_REQUEST_ID, b"").decode("latin-1")
         is_printable = client_id.isascii() and client_id.isprintable()
         is_valid = 0 < len(client_id) <= MAX_REQUEST_ID and is_printable
         state["request_id"] = client_id if is_valid else new_id("req")
@@ -97,10 +103,14 @@ def is_accepted(request: Connection) -> bool:
 
 def request_context(request: Connection, *, shares_connection: bool = False) -> RequestContext:
     """Return what a run knows of the request, which has arrived now."""
-    headers = {name: header(request, name.encode()) for name in TRACE_HEADERS}
+    headers = headers_of(request.scope)
+    trace_headers = {}
+    for name, key in _TRACE_HEADERS:
+        if value := headers.get(key):
+            trace_headers[name] = value.decode("latin-1")
     return RequestContext(
         request_id=request_id(request),
-        trace_headers={name: value for name, value in headers.items() if value},
+        trace_headers=trace_headers,
         received_at=time.time(),
         shares_connection=shares_connection,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.adapters.ids import new_id
-from antiphon.application.input.submission import Submission
+from antiphon.application.input.submission import IdempotencyKey, Submission
 from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.ports import EventBatches, Seal
 from antiphon.application.responses.admission import Admission
@@ -39,7 +39,11 @@ from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
 from antiphon.domain.response_lists import ResponseFilter
-from antiphon.entrypoints.http.api.idempotency import events_expired, idempotency_key_of
+from antiphon.entrypoints.http.api.idempotency import (
+    IDEMPOTENCY_HEADER,
+    events_expired,
+    idempotency_key_of,
+)
 from antiphon.entrypoints.http.api.pagination import (
     After,
     Include,
@@ -55,6 +59,7 @@ from antiphon.entrypoints.http.api.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
+    headers_of,
     note_response,
     request_context,
     request_id,
@@ -82,10 +87,11 @@ from antiphon.entrypoints.http.wire.asgi_responses import (
 from antiphon.entrypoints.http.wire.bodies import (
     decode_body,
     decode_in_thread,
+    hold_body,
     receive_body,
     redact_body,
 )
-from antiphon.entrypoints.http.wire.dialects import dialect_of
+from antiphon.entrypoints.http.wire.dialects import DIALECT_HEADER, dialect_of
 from antiphon.entrypoints.http.wire.keepalive import KeepAlive
 from antiphon.entrypoints.http.wire.sse import ClientEncoder
 
@@ -142,14 +148,22 @@ class Responses(Controller):
     )
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns the whole response, or streams its events if `stream` is true."""
-        dialect = dialect_of(request, services.options.dialect)
+        headers_in = headers_of(request.scope)
+        dialect = services.options.dialect
+        if DIALECT_HEADER in headers_in:
+            dialect = dialect_of(request, dialect)
         body, decoded = await self._read(request, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), redact_body(body))
         encoder = ClientEncoder.of(decoded.request, dialect)
-        idempotency_key, ignored_fields = await idempotency_key_of(request, decoded.request, body)
-        if services.options.strict:
-            refuse_ignored(ignored_fields)
+        idempotency_key: IdempotencyKey | None = None
+        ignored_fields: Sequence[str] = ()
+        if IDEMPOTENCY_HEADER in headers_in:
+            idempotency_key, ignored_fields = await idempotency_key_of(
+                request, decoded.request, body
+            )
+            if services.options.strict:
+                refuse_ignored(ignored_fields)
         submission = _submission(request, services, decoded.request, body)
         try:
             created = await (
@@ -377,7 +391,7 @@ class Responses(Controller):
     ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
         """Return the body and the decoded request. Raises: RequestError."""
         limits, strict = services.options.limits, services.options.strict_unknown_fields
-        with limits.incoming.hold(tenant_of(request)) as held:
+        with hold_body(request, limits) as held:
             body = await receive_body(request, limits, held)
             return body, await decode_in_thread(body, decode_body, strict=strict)
 

@@ -6,7 +6,7 @@ A body that passes costs a bounded amount to decode, store, and send back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from io import BytesIO
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -22,10 +22,13 @@ from antiphon.domain.json_structure import count_values, structure_of
 from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.api.requests import HttpRequest, header, tenant_of
-from antiphon.entrypoints.http.wire.incoming_bytes import HeldBytes, IncomingBytes
+from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, HeldBytes, IncomingBytes
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+SHORT_BODY_BYTES = 16 * 1024
+"""A shorter body is decoded at once: it needs no thread, and no collector that waits."""
 
 _OPENING = b"[{"
 
@@ -42,7 +45,15 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
     incoming: IncomingBytes = msgspec.field(default_factory=IncomingBytes)
 
 
-async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes) -> bytes:
+def hold_body(request: HttpRequest, limits: BodyLimits) -> AbstractContextManager[HeldBytes | None]:
+    """Return what counts the bytes of a request's body, or nothing if it is announced as short."""
+    length = header(request, b"content-length")
+    if length.isdecimal() and int(length) <= FREE_BYTES:
+        return nullcontext()
+    return limits.incoming.hold(tenant_of(request))
+
+
+async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes | None) -> bytes:
     """Return the body of a JSON request, whose bytes are `held` until they are decoded.
 
     Raises: RequestError, UnsupportedMediaType, BodyTooLarge, ConcurrencyLimitExceeded,
@@ -54,7 +65,10 @@ async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
     body = await _receive_body(request, limits.max_bytes, held)
-    await run_in_thread(len(body), check_complexity, body, limits)
+    if len(body) < SHORT_BODY_BYTES:
+        check_complexity(body, limits)
+    else:
+        await run_in_thread(len(body), check_complexity, body, limits)
     return body
 
 
@@ -64,7 +78,7 @@ async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterat
 
     Raises: RequestError, BodyTooLarge, ConcurrencyLimitExceeded, ServerOverloaded.
     """
-    with limits.incoming.hold(tenant_of(request)) as held:
+    with hold_body(request, limits) as held:
         yield await _receive_body(request, limits.max_bytes, held)
 
 
@@ -72,6 +86,8 @@ async def decode_in_thread(
     body: bytes, decode: Callable[Concatenate[bytes, P], T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Return `decode(body, *args)`; run it in a thread if the body is long."""
+    if len(body) < SHORT_BODY_BYTES:
+        return decode(body, *args, **kwargs)
     work = partial(without_collections, decode, body, *args, **kwargs)
     return await run_in_thread(len(body), work)
 
@@ -84,8 +100,9 @@ def decode_body(
     Raises: RequestError, also for an unknown field if `strict`.
     """
     decoded = decode_request(body)
-    unknown = tuple(name for name in decoded.unknown if name not in envelope)
-    decoded = DecodedRequest(request=decoded.request, unknown=unknown)
+    if envelope:
+        unknown = tuple(name for name in decoded.unknown if name not in envelope)
+        decoded = DecodedRequest(request=decoded.request, unknown=unknown)
     if strict:
         reject_unknown_fields(decoded)
     return decoded
@@ -102,7 +119,7 @@ def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
 
 
-async def _receive_body(request: HttpRequest, max_bytes: int, held: HeldBytes) -> bytes:
+async def _receive_body(request: HttpRequest, max_bytes: int, held: HeldBytes | None) -> bytes:
     # `request.body()` costs twice as much, mostly to build a map of all headers.
     length = header(request, b"content-length")
     if length.isdecimal() and int(length) > max_bytes:
@@ -117,7 +134,8 @@ async def _receive_body(request: HttpRequest, max_bytes: int, held: HeldBytes) -
             size = body.tell() + len(part)
             if size > max_bytes:
                 raise _too_large(max_bytes)
-            held.resize(size)
+            if held is not None:
+                held.resize(size)
             body.write(part)
             if not has_more:
                 return body.getvalue()

@@ -20,6 +20,7 @@ from antiphon.domain.response import Response
 from antiphon.entrypoints.http.api.requests import Connection, HttpRequest, header
 
 HEADER = "x-antiphon-dialect"
+DIALECT_HEADER = HEADER.encode()
 _encode = msgspec.json.Encoder().encode
 
 

@@ -23,6 +23,7 @@ _PREFIXES: Mapping[str, Mapping[type[Event], bytes]] = {
     }
     for dialect in DIALECTS.values()
 }
+_ENCODERS = {dialect.name: dialect.encode for dialect in DIALECTS.values()}
 _DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
 
 
@@ -42,7 +43,7 @@ class ClientEncoder:
     ) -> None:
         self.dialect = dialect
         self.encode: Callable[[Any], bytes] = (
-            _pad_deltas(dialect.encode) if obfuscates else dialect.encode
+            _pad_deltas(dialect.encode) if obfuscates else _ENCODERS[dialect.name]
         )
         self._view = view
         self._prefixes = _PREFIXES[dialect.name]

@@ -94,6 +94,8 @@ NEWLINE, BLANK_LINE = (
     TOKENIZER.encode("\n\n", special=False)[0],
 )
 CALL_START = '{"name": '
+TEXT_KEYS = frozenset({"say", "repeat"})
+"""The keys of most parts: they make no call."""
 
 
 def _encode(text: str) -> list[int]:
@@ -163,7 +165,7 @@ class ScriptedRenderer(Renderer):
         return False
 
     async def render(self, turn: Turn) -> Prompt:
-        if is_large(turn) or has_large_tools(turn):
+        if is_large(turn) or (turn.tools and has_large_tools(turn)):
             prompt, texts = await compute_in_thread(self._write, turn)
         else:
             prompt, texts = self._write(turn)
@@ -358,7 +360,7 @@ def scripted_chat() -> ChatTemplateFormat:
 def _write_part(
     part: Mapping[str, Any], turn: TurnWriter, *, tools: Sequence[ToolSpec], thinking: bool
 ) -> None:
-    call = call_of(part, tools)
+    call = None if part.keys() <= TEXT_KEYS else call_of(part, tools)
     if call is not None:
         name, arguments = call
         turn.call(name, arguments if isinstance(arguments, str) else to_json_text(arguments))
