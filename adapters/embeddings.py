@@ -44,8 +44,8 @@ class HttpEmbeddings(Embeddings):
     def __init__(
         self,
         url: str,
-        model: str,
         *,
+        model: str,
         api_key: str | None = None,
         timeout_s: float = 30.0,
         max_bytes: int = MAX_BYTES,

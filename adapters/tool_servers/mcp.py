@@ -93,10 +93,10 @@ class UrlServer(ToolServer):
     def __init__(
         self,
         label: str,
+        *,
         url: str,
         headers: Mapping[str, str],
         pools: GuardedPools,
-        *,
         timeout_s: float,
         max_bytes: int,
     ) -> None:

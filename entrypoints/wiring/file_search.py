@@ -22,7 +22,7 @@ def embeddings(settings: Settings) -> Embeddings | None:
     from antiphon.adapters.embeddings import HttpEmbeddings
 
     return HttpEmbeddings(
-        engine.url, engine.model, api_key=engine.api_key, timeout_s=engine.timeout_s
+        engine.url, model=engine.model, api_key=engine.api_key, timeout_s=engine.timeout_s
     )
 
 

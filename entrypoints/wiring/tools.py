@@ -149,9 +149,9 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     if table.url is not None:
         server = UrlServer(
             table.label,
-            table.url,
-            table.headers,
-            _pools(_policy_of(table.label, table.url)),
+            url=table.url,
+            headers=table.headers,
+            pools=_pools(_policy_of(table.label, url=table.url)),
             timeout_s=timeout_s,
             max_bytes=max_bytes,
         )
@@ -176,7 +176,7 @@ def _pools(policy: UrlPolicy) -> GuardedPools:
     return GuardedPools(policy)
 
 
-def _policy_of(label: str, url: str) -> UrlPolicy:
+def _policy_of(label: str, *, url: str) -> UrlPolicy:
     """Return a policy that allows only the operator's server, also in a private network."""
     try:
         return operator_policy([url])

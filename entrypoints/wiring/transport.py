@@ -109,7 +109,7 @@ def certificate(settings: Settings) -> Certificate | None:
         return None
     if settings.tls_cert is None or settings.tls_key is None:
         raise SettingsError("--tls-cert and --tls-key belong together: set both, or neither.")
-    return Certificate(settings.tls_cert, settings.tls_key)
+    return Certificate(settings.tls_cert, key=settings.tls_key)
 
 
 def raise_open_files_limit() -> None:

@@ -23,7 +23,7 @@ def engine() -> Iterator[FakeEmbeddings]:
 
 @pytest.fixture
 async def embeddings(engine: FakeEmbeddings) -> AsyncIterator[HttpEmbeddings]:
-    embeddings = HttpEmbeddings(engine.url, "small", api_key="secret", timeout_s=2)
+    embeddings = HttpEmbeddings(engine.url, model="small", api_key="secret", timeout_s=2)
     await embeddings.start()
     yield embeddings
     await embeddings.aclose()
@@ -74,14 +74,14 @@ async def test_every_invalid_answer_is_the_same_error(
 
 async def test_an_answer_that_is_too_large_is_an_error(engine: FakeEmbeddings) -> None:
     engine.answer = (200, b" " * 10_000 + body_with([1.0], [1.0]))
-    bounded = HttpEmbeddings(engine.url, "small", max_bytes=1000)
+    bounded = HttpEmbeddings(engine.url, model="small", max_bytes=1000)
     with pytest.raises(EmbeddingsError):
         await bounded.embed(["a", "b"])
     await bounded.aclose()
 
 
 async def test_the_server_does_not_start_without_its_embedding_engine() -> None:
-    unreachable = HttpEmbeddings("http://127.0.0.1:1/v1", "small", timeout_s=2)
+    unreachable = HttpEmbeddings("http://127.0.0.1:1/v1", model="small", timeout_s=2)
     with pytest.raises(SettingsError, match="127.0.0.1:1/v1/embeddings"):
         await unreachable.start()
     await unreachable.aclose()

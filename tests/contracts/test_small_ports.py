@@ -27,7 +27,7 @@ class TestHttpEmbeddings(EmbeddingsContract):
 
     @pytest_asyncio.fixture
     async def embeddings(self, engine: FakeEmbeddings) -> AsyncIterator[Embeddings]:
-        embeddings = HttpEmbeddings(engine.url, "small", timeout_s=10)
+        embeddings = HttpEmbeddings(engine.url, model="small", timeout_s=10)
         await embeddings.start()
         yield embeddings
         await embeddings.aclose()

@@ -73,7 +73,7 @@ class TestARemoteServer(ToolServerContract):
     async def server(self, remote: int) -> ToolServer:
         here = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
         url = f"http://127.0.0.1:{remote}/mcp"
-        return UrlServer("calc", url, {}, GuardedPools(here), **LIMITS)
+        return UrlServer("calc", url=url, headers={}, pools=GuardedPools(here), **LIMITS)
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_a_new_certificate_is_used_without_a_restart(secure: Any, tmp_path: Path
 
 
 async def test_the_files_are_watched(pair: tuple[Path, Path]) -> None:
-    certificate = Certificate(*pair)
+    certificate = Certificate(pair[0], key=pair[1])
     first = certificate.context
     watching = asyncio.create_task(certificate.watch_forever(0.001))
     write_certificate(pair[0].parent, "second")

@@ -33,7 +33,7 @@ class Certificate:
     Raises: SettingsError if the pair cannot be used at the start.
     """
 
-    def __init__(self, cert: Path, key: Path) -> None:
+    def __init__(self, cert: Path, *, key: Path) -> None:
         self._files = (cert, key)
         self._states = [*map(state_of, self._files)]
         try:
