@@ -69,7 +69,7 @@ async def main(count: int) -> None:
         stores = SqliteVectorStores(Path(folder) / "vector_stores.db")
         await stores.start()
         store = VectorStore(id="vs_1", created_at=0, last_active_at=0, name="")
-        await stores.create(TENANT, store)
+        await stores.create_store(TENANT, store)
         added = []
         for number, text in enumerate(some):
             content = text.encode()
@@ -80,7 +80,7 @@ async def main(count: int) -> None:
                 bytes=len(content),
                 created_at=0,
             )
-            await files.add(TENANT, file, content)
+            await files.create_file(TENANT, file, content)
             added.append(
                 FileToAdd(
                     id=file.id,
@@ -90,7 +90,7 @@ async def main(count: int) -> None:
                     sizes=ChunkSizes(),
                 )
             )
-        await stores.add_files(TENANT, "vs_1", added)
+        await stores.create_files(TENANT, "vs_1", added)
         index = IndexFiles(stores, files, PdfReader())
         async with watched(f"index {count} files, {WORDS_A_FILE} words each"):
             while await index.run_once():
@@ -102,7 +102,7 @@ async def main(count: int) -> None:
             async with watched(f"{SEARCHES} searches, {what}"):
                 for _ in range(SEARCHES):
                     await stores.search(TENANT, ["vs_1"], words=query, limit=50)
-        await stores.delete(TENANT, "vs_1")
+        await stores.delete_store(TENANT, "vs_1")
         async with watched("erase all of it"):
             while await stores.sweep(0, limit=200):
                 pass

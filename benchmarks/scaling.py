@@ -184,10 +184,12 @@ async def chunks_a_second(store: Store, *, runs: int = 256, seconds: float = 3.0
 
     async def stream(number: int, until: float) -> None:
         nonlocal written
-        await store.create("tenant", stored(number))
+        await store.create_response("tenant", stored(number))
         first = 1
         while time.monotonic() < until:
-            await store.append(lease(number), EventChunk(first=first, count=1, body=b"x" * 250))
+            await store.append_events(
+                lease(number), EventChunk(first=first, count=1, body=b"x" * 250)
+            )
             first += 1
             written += 1
 

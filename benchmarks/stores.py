@@ -130,8 +130,8 @@ async def write(store: SqliteStore, first: int, *, tasks: int) -> None:
 
     async def one_after_the_other() -> None:
         for number in numbers:
-            await store.create("tenant", stored(number))
-            await store.finish(lease(number), finished(number))
+            await store.create_response("tenant", stored(number))
+            await store.finish_response(lease(number), finished(number))
 
     with measured(f"sqlite: create + finish, {tasks} task(s)", RESPONSES):
         await asyncio.gather(*[one_after_the_other() for _ in range(tasks)])
@@ -143,10 +143,10 @@ async def write_logs(store: SqliteStore, first: int, *, runs: int) -> None:
     body = b"x" * EVENT_BYTES * EVENTS_AT_ONCE
 
     async def stream(number: int) -> None:
-        await store.create("tenant", stored(number))
+        await store.create_response("tenant", stored(number))
         for chunk in range(chunks):
             events = EventChunk(first=1 + chunk * EVENTS_AT_ONCE, count=EVENTS_AT_ONCE, body=body)
-            await store.append(lease(number), events)
+            await store.append_events(lease(number), events)
 
     with measured(f"sqlite: append, {runs} run(s), an event", chunks * runs * EVENTS_AT_ONCE):
         await asyncio.gather(*[stream(first + run) for run in range(runs)])
@@ -167,24 +167,24 @@ async def responses(directory: Path) -> None:
         await write_logs(store, first, runs=runs)
     for number in range(100_000, 100_030):
         previous = f"resp_{number - 1}" if number > 100_000 else None
-        await store.create("tenant", stored(number, previous=previous))
-        await store.finish(lease(number), finished(number, previous=previous))
+        await store.create_response("tenant", stored(number, previous=previous))
+        await store.finish_response(lease(number), finished(number, previous=previous))
 
     async def get() -> None:
-        await store.get("tenant", "resp_7")
+        await store.get_response("tenant", "resp_7")
 
     async def context() -> None:
-        await store.context("tenant", "resp_100029")
+        await store.get_context("tenant", "resp_100029")
 
     async def create_and_finish() -> None:
         nonlocal number
         number += 1
-        await store.create("tenant", stored(number))
-        await store.finish(lease(number), finished(number))
+        await store.create_response("tenant", stored(number))
+        await store.finish_response(lease(number), finished(number))
 
     number = 200_000
     await repeat("sqlite: get", get, 2_000)
-    await repeat("sqlite: use", lambda: store.usage("tenant"), 2_000)
+    await repeat("sqlite: use", lambda: store.get_storage_usage("tenant"), 2_000)
     await repeat("sqlite: conversation of 30 responses, 60 items", context, 500)
 
     async def stay_busy() -> None:

@@ -39,26 +39,26 @@ LENGTH_BYTES = 4
 UNBOUNDED = 2**62
 
 WRITES = (
-    "create",
-    "finish",
-    "delete",
+    "create_response",
+    "finish_response",
+    "delete_response",
     "create_conversation",
     "update_conversation",
     "delete_conversation",
-    "add_items",
-    "remove_item",
-    "claim",
-    "release",
-    "take_over",
-    "give_back",
-    "append",
-    "reserve",
-    "unreserve",
-    "delay",
-    "remove",
-    "add_key",
-    "update_key",
-    "revoke_key",
+    "create_conversation_items",
+    "delete_conversation_item",
+    "claim_conversation",
+    "release_conversation",
+    "take_over_run",
+    "give_back_run",
+    "append_events",
+    "reserve_idempotency_key",
+    "release_idempotency_key",
+    "delay_delivery",
+    "delete_delivery",
+    "create_api_key",
+    "update_api_key",
+    "revoke_api_key",
     "reserve_usage",
     "save_trace",
     "compare_and_set",
@@ -117,13 +117,17 @@ class JournalStore:
         leased_runs: list[LeasedRun] = await self._memory_method("lease_runs")(owner, **options)
         for run in leased_runs:
             response = {"tenant": run.lease.tenant, "response_id": run.lease.response_id}
-            self._append(CALLS["take_over"](owner=owner, **response))
+            self._append(CALLS["take_over_run"](owner=owner, **response))
         return leased_runs
 
-    async def reserve(self, tenant: str, key: str, **options: Any) -> IdempotencyRecord:
-        record: IdempotencyRecord = await self._memory_method("reserve")(tenant, key, **options)
+    async def reserve_idempotency_key(
+        self, tenant: str, key: str, **options: Any
+    ) -> IdempotencyRecord:
+        record: IdempotencyRecord = await self._memory_method("reserve_idempotency_key")(
+            tenant, key, **options
+        )
         if record.response_id == options["response_id"]:
-            self._append(CALLS["reserve"](tenant=tenant, key=key, **options))
+            self._append(CALLS["reserve_idempotency_key"](tenant=tenant, key=key, **options))
         return record
 
     async def reserve_usage(

@@ -49,16 +49,16 @@ class ConversationStoreContract(StoreFixtures):
 
     async def test_a_conversation_is_read_as_it_was_written(self, store: Store) -> None:
         await create_conversation(store, "a", "x", "y")
-        conversation = await store.conversation(US, "conv_a")
+        conversation = await store.get_conversation(US, "conv_a")
         assert conversation == Conversation(id="conv_a", created_at=7, metadata={"k": "é"})
-        assert await store.conversation_items(US, "conv_a") == [item("x"), item("y")]
-        assert (await store.item(US, "msg_y")) == item("y")
+        assert await store.list_conversation_items(US, "conv_a") == [item("x"), item("y")]
+        assert (await store.get_item(US, "msg_y")) == item("y")
 
     async def test_metadata_is_replaced(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         updated = await store.update_conversation(US, "conv_a", {"z": "1"})
         assert updated == Conversation(id="conv_a", created_at=7, metadata={"z": "1"})
-        assert await store.conversation(US, "conv_a") == updated
+        assert await store.get_conversation(US, "conv_a") == updated
         assert await items_of(store, "a") == ["x"]
 
     async def test_a_conversation_id_cannot_be_used_twice(self, store: Store) -> None:
@@ -70,32 +70,32 @@ class ConversationStoreContract(StoreFixtures):
     async def test_items_are_added_at_the_end_and_kept_byte_for_byte(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         odd = item("odd", raw=b'{ "type":"new", "unknown": [1.50] }')
-        await store.add_items(US, "conv_a", [odd, item("y")])
-        await store.add_items(US, "conv_a", [])
-        await store.add_items(US, "conv_a", [item("z")])
+        await store.create_conversation_items(US, "conv_a", [odd, item("y")])
+        await store.create_conversation_items(US, "conv_a", [])
+        await store.create_conversation_items(US, "conv_a", [item("z")])
         assert await items_of(store, "a") == ["x", "odd", "y", "z"]
-        assert (await store.conversation_items(US, "conv_a"))[1] == odd
+        assert (await store.list_conversation_items(US, "conv_a"))[1] == odd
 
     async def test_an_item_is_removed_from_one_conversation(self, store: Store) -> None:
         for name in "ab":
             await create_conversation(store, name, "x", "y", "x")
-        await store.remove_item(US, "conv_a", "msg_x")
+        await store.delete_conversation_item(US, "conv_a", "msg_x")
         assert await items_of(store, "a") == ["y"]
         assert await items_of(store, "b") == ["x", "y", "x"]
-        assert await is_unknown(store.remove_item(US, "conv_a", "msg_x"))
-        await store.add_items(US, "conv_a", [item("z")])
+        assert await is_unknown(store.delete_conversation_item(US, "conv_a", "msg_x"))
+        await store.create_conversation_items(US, "conv_a", [item("z")])
         assert await items_of(store, "a") == ["y", "z"]
 
     async def test_the_items_of_a_conversation_are_read_in_pages(self, store: Store) -> None:
         names = [str(number) for number in range(7)]
         await create_conversation(store, "a", *names[:4])
         await run_in_conversation(store, "a", "one")
-        await store.add_items(US, "conv_a", list(map(item, names[4:])))
-        await store.remove_item(US, "conv_a", "msg_2")
+        await store.create_conversation_items(US, "conv_a", list(map(item, names[4:])))
+        await store.delete_conversation_item(US, "conv_a", "msg_2")
         await create_conversation(store, "b", *names)
         whole = await items_of(store, "a")
         assert whole == [*"013", *turn_item_names("one"), *"456"]
-        read = partial(store.conversation_items, US, "conv_a")
+        read = partial(store.list_conversation_items, US, "conv_a")
         for limit in (1, 2, 3, 100):
             assert await pages_of(read, limit) == whole
             assert await pages_of(read, limit, is_descending=True) == whole[::-1]
@@ -107,38 +107,44 @@ class ConversationStoreContract(StoreFixtures):
         await create_conversation(store, "b", "y")
         for after in ("msg_y", "msg_z", ""):
             with pytest.raises(NotInList):
-                await store.conversation_items(US, "conv_a", replace(FIRST, after=after))
-        assert await store.conversation_items(US, "conv_a", replace(FIRST, after="msg_x")) == []
+                await store.list_conversation_items(US, "conv_a", replace(FIRST, after=after))
+        assert (
+            await store.list_conversation_items(US, "conv_a", replace(FIRST, after="msg_x")) == []
+        )
 
     async def test_one_item_of_a_conversation_is_read(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await create_conversation(store, "b", "y")
-        await store.add_items(US, "conv_a", [item("x", raw=b'{"content":"last"}'), item("z")])
+        await store.create_conversation_items(
+            US, "conv_a", [item("x", raw=b'{"content":"last"}'), item("z")]
+        )
         await run_in_conversation(store, "a", "one")
-        found = await store.conversation_item(US, "conv_a", "msg_x")
+        found = await store.get_conversation_item(US, "conv_a", "msg_x")
         assert found == item("x", raw=b'{"content":"last"}')
-        assert (await store.conversation_item(US, "conv_a", "msg_one_out")).id == "msg_one_out"
-        assert await is_unknown(store.conversation_item(US, "conv_a", "msg_y"))
-        await store.remove_item(US, "conv_a", "msg_x")
-        assert await is_unknown(store.conversation_item(US, "conv_a", "msg_x"))
+        assert (await store.get_conversation_item(US, "conv_a", "msg_one_out")).id == "msg_one_out"
+        assert await is_unknown(store.get_conversation_item(US, "conv_a", "msg_y"))
+        await store.delete_conversation_item(US, "conv_a", "msg_x")
+        assert await is_unknown(store.get_conversation_item(US, "conv_a", "msg_x"))
 
     async def test_a_deleted_conversation_is_unknown(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await store.delete_conversation(US, "conv_a")
         assert await self.is_unknown_everywhere(store, US, "a")
-        assert await is_unknown(store.item(US, "msg_x"))
+        assert await is_unknown(store.get_item(US, "msg_x"))
 
     async def is_unknown_everywhere(self, store: Store, tenant: str, name: str) -> bool:
         conversation_id = f"conv_{name}"
         return all(
             [
-                await is_unknown(store.conversation(tenant, conversation_id)),
+                await is_unknown(store.get_conversation(tenant, conversation_id)),
                 await is_unknown(store.update_conversation(tenant, conversation_id, {})),
-                await is_unknown(store.conversation_items(tenant, conversation_id)),
-                await is_unknown(store.conversation_items(tenant, conversation_id, FIRST)),
-                await is_unknown(store.conversation_item(tenant, conversation_id, "msg_x")),
-                await is_unknown(store.add_items(tenant, conversation_id, [item("new")])),
-                await is_unknown(store.remove_item(tenant, conversation_id, "msg_x")),
+                await is_unknown(store.list_conversation_items(tenant, conversation_id)),
+                await is_unknown(store.list_conversation_items(tenant, conversation_id, FIRST)),
+                await is_unknown(store.get_conversation_item(tenant, conversation_id, "msg_x")),
+                await is_unknown(
+                    store.create_conversation_items(tenant, conversation_id, [item("new")])
+                ),
+                await is_unknown(store.delete_conversation_item(tenant, conversation_id, "msg_x")),
                 await is_unknown(claim(store, name, "new", tenant=tenant)),
                 await is_unknown(store.delete_conversation(tenant, conversation_id)),
             ]
@@ -159,7 +165,7 @@ class ConversationStoreContract(StoreFixtures):
         await create_conversation(store, "a", "x")
         for name in ("one", "two"):
             await run_in_conversation(store, "a", name)
-        await store.add_items(US, "conv_a", [item("later")])
+        await store.create_conversation_items(US, "conv_a", [item("later")])
         assert await input_of(store, "one") == ["x", "one_in"]
         assert await input_of(store, "two") == ["x", *turn_item_names("one"), "two_in"]
         assert await context_of(store, "two") == ["x", *turn_item_names("one", "two")]
@@ -172,8 +178,8 @@ class ConversationStoreContract(StoreFixtures):
         await create_conversation(store, "a", "x", "y")
         await run_in_conversation(store, "a", "one")
         for name in ("y", "one_in", "one_out"):
-            await store.remove_item(US, "conv_a", f"msg_{name}")
-        await store.add_items(US, "conv_a", [item("later")])
+            await store.delete_conversation_item(US, "conv_a", f"msg_{name}")
+        await store.create_conversation_items(US, "conv_a", [item("later")])
         assert await items_of(store, "a") == ["x", "later"]
         assert await input_of(store, "one") == ["x", "one_in"]
 
@@ -190,9 +196,9 @@ class ConversationStoreContract(StoreFixtures):
     async def test_a_response_that_is_not_stored_adds_its_items_too(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim(store, "a", "one")
-        await store.release(US, "conv_a", "resp_one", [item("in"), item("out")])
+        await store.release_conversation(US, "conv_a", "resp_one", [item("in"), item("out")])
         assert await items_of(store, "a") == ["x", "in", "out"]
-        assert (await store.item(US, "msg_out")).id == "msg_out"
+        assert (await store.get_item(US, "msg_out")).id == "msg_out"
         await run_in_conversation(store, "a", "two")
         assert await input_of(store, "two") == ["x", "in", "out", "two_in"]
 
@@ -200,11 +206,11 @@ class ConversationStoreContract(StoreFixtures):
         await create_conversation(store, "a", "x")
         await claim(store, "a", "one")
         assert await is_locked(claim(store, "a", "two"))
-        assert await is_locked(store.add_items(US, "conv_a", [item("y")]))
-        await store.release(US, "conv_a", "resp_two", [item("z")])
+        assert await is_locked(store.create_conversation_items(US, "conv_a", [item("y")]))
+        await store.release_conversation(US, "conv_a", "resp_two", [item("z")])
         assert await is_locked(claim(store, "a", "two"))
-        await store.release(US, "conv_a", "resp_one")
-        await store.release(US, "conv_a", "resp_one", [item("again")])
+        await store.release_conversation(US, "conv_a", "resp_one")
+        await store.release_conversation(US, "conv_a", "resp_one", [item("again")])
         assert await items_of(store, "a") == ["x"]
         await claim(store, "a", "two")
 
@@ -218,7 +224,7 @@ class ConversationStoreContract(StoreFixtures):
         refused = await asyncio.gather(*map(is_locked, claims))
         assert refused.count(False) == 1
         holder = names[refused.index(False)]
-        await store.release(US, "conv_a", f"resp_{holder}", [item("left")])
+        await store.release_conversation(US, "conv_a", f"resp_{holder}", [item("left")])
         assert await items_of(store, "a") == ["left"]
 
     async def test_a_claimed_conversation_can_be_deleted(self, store: Store) -> None:
@@ -226,15 +232,15 @@ class ConversationStoreContract(StoreFixtures):
         await claim_and_create(store, "a", "one")
         await store.delete_conversation(US, "conv_a")
         assert await finish(store, finished_response("one", within="a"))
-        await store.release(US, "conv_a", "resp_one", [item("z")])
+        await store.release_conversation(US, "conv_a", "resp_one", [item("z")])
         assert await self.is_unknown_everywhere(store, US, "a")
         assert await context_of(store, "one") == turn_item_names("one")
-        assert await is_unknown(store.item(US, "msg_z"))
+        assert await is_unknown(store.get_item(US, "msg_z"))
 
     async def test_deleting_a_running_response_frees_its_conversation(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim_and_create(store, "a", "one")
-        await store.delete(US, "resp_one")
+        await store.delete_response(US, "resp_one")
         await claim(store, "a", "two")
         assert not await finish(store, finished_response("one", within="a"))
         assert await items_of(store, "a") == ["x"]
@@ -243,31 +249,31 @@ class ConversationStoreContract(StoreFixtures):
         await create_conversation(store, "a")
         await run_in_conversation(store, "a", "one")
         await run_in_conversation(store, "a", "two")
-        await store.delete(US, "resp_one")
+        await store.delete_response(US, "resp_one")
         assert await items_of(store, "a") == turn_item_names("one", "two")
         assert await input_of(store, "two") == [*turn_item_names("one"), "two_in"]
-        assert (await store.item(US, "msg_one_in")).id == "msg_one_in"
-        await store.remove_item(US, "conv_a", "msg_one_in")
-        assert await is_unknown(store.item(US, "msg_one_in"))
+        assert (await store.get_item(US, "msg_one_in")).id == "msg_one_in"
+        await store.delete_conversation_item(US, "conv_a", "msg_one_in")
+        assert await is_unknown(store.get_item(US, "msg_one_in"))
         await store.delete_conversation(US, "conv_a")
-        assert await is_unknown(store.item(US, "msg_one_out"))
+        assert await is_unknown(store.get_item(US, "msg_one_out"))
 
     async def test_a_response_keeps_the_items_of_a_deleted_conversation(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await run_in_conversation(store, "a", "one")
-        await store.remove_item(US, "conv_a", "msg_one_in")
+        await store.delete_conversation_item(US, "conv_a", "msg_one_in")
         await store.delete_conversation(US, "conv_a")
         assert await context_of(store, "one") == turn_item_names("one")
-        assert (await store.item(US, "msg_one_in")).id == "msg_one_in"
-        await store.delete(US, "resp_one")
+        assert (await store.get_item(US, "msg_one_in")).id == "msg_one_in"
+        await store.delete_response(US, "resp_one")
         for name in turn_item_names("one"):
-            assert await is_unknown(store.item(US, f"msg_{name}"))
+            assert await is_unknown(store.get_item(US, f"msg_{name}"))
 
     async def test_the_conversations_of_another_tenant_are_unknown(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim(store, "a", "one")
         assert await self.is_unknown_everywhere(store, THEM, "a")
-        await store.release(THEM, "conv_a", "resp_one")
+        await store.release_conversation(THEM, "conv_a", "resp_one")
         assert await is_locked(claim(store, "a", "two"))
         await create_conversation(store, "a", "y", tenant=THEM)
         await run_in_conversation(store, "a", "one", tenant=THEM)
@@ -281,18 +287,18 @@ class ConversationStoreContract(StoreFixtures):
     ) -> None:
         await create_conversation(store, "a")
         await claim(store, "a", "one")
-        await store.leave(OWNER)
-        await another.add_items(US, "conv_a", [item("x")])
+        await store.end_heartbeat(OWNER)
+        await another.create_conversation_items(US, "conv_a", [item("x")])
         await claim(another, "a", "two", owner="srv_b")
-        assert await is_locked(store.add_items(US, "conv_a", [item("y")]))
-        await store.release(US, "conv_a", "resp_one", [item("too_late")])
+        assert await is_locked(store.create_conversation_items(US, "conv_a", [item("y")]))
+        await store.release_conversation(US, "conv_a", "resp_one", [item("too_late")])
         assert await is_locked(claim(store, "a", "three", owner="srv_c"))
         assert await items_of(store, "a") == ["x"]
 
     async def test_an_owner_without_a_heartbeat_loses_its_claims(self, store: Store) -> None:
         await create_conversation(store, "a")
         await beat(store, OWNER, ttl_s=0.1)
-        await store.claim(US, "conv_a", "resp_one", owner=OWNER)
+        await store.claim_conversation(US, "conv_a", "resp_one", owner=OWNER)
 
         async def is_free() -> bool:
             return not await is_locked(claim(store, "a", "two", owner="srv_b"))
@@ -304,10 +310,10 @@ class ConversationStoreContract(StoreFixtures):
     ) -> None:
         await create_conversation(store, "a", "x")
         await claim_and_create(store, "a", "one")
-        await store.leave(OWNER)
+        await store.end_heartbeat(OWNER)
         assert await is_locked(claim(another, "a", "two", owner="srv_b"))
-        assert await is_locked(another.add_items(US, "conv_a", [item("y")]))
+        assert await is_locked(another.create_conversation_items(US, "conv_a", [item("y")]))
         [taken] = await another.lease_runs("srv_b", limit=1)
-        assert await another.finish(taken.lease, finished_response("one", within="a"))
+        assert await another.finish_response(taken.lease, finished_response("one", within="a"))
         assert await items_of(store, "a") == ["x", *turn_item_names("one")]
         await claim(another, "a", "two", owner="srv_b")

@@ -44,44 +44,44 @@ class FileStoreContract:
         raise NotImplementedError("override this fixture: return an empty file store, started")
 
     async def test_an_added_file_is_read_unchanged(self, files: FileStore) -> None:
-        await files.add(US, a_file(), CONTENT)
-        assert await files.get(US, a_file().id) == a_file()
-        assert await files.content(US, a_file().id) == CONTENT
-        assert await files.list_all(US) == [a_file()]
+        await files.create_file(US, a_file(), CONTENT)
+        assert await files.get_file(US, a_file().id) == a_file()
+        assert await files.get_content(US, a_file().id) == CONTENT
+        assert await files.list_all_files(US) == [a_file()]
 
     async def test_content_can_be_read_in_pieces(self, files: FileStore) -> None:
         long = CONTENT * 1000
-        await files.add(US, a_file(bytes=len(long)), long)
-        assert b"".join([piece async for piece in files.pieces(US, a_file().id)]) == long
+        await files.create_file(US, a_file(bytes=len(long)), long)
+        assert b"".join([piece async for piece in files.stream_content(US, a_file().id)]) == long
         for tenant, file_id in ((THEM, a_file().id), (US, "file-9")):
             with pytest.raises(NotFound):
-                await anext(files.pieces(tenant, file_id))
+                await anext(files.stream_content(tenant, file_id))
 
     async def test_an_empty_file_is_a_file(self, files: FileStore) -> None:
-        await files.add(US, a_file(bytes=0), b"")
-        assert await files.content(US, a_file().id) == b""
+        await files.create_file(US, a_file(bytes=0), b"")
+        assert await files.get_content(US, a_file().id) == b""
 
     async def test_files_are_listed_oldest_first(self, files: FileStore) -> None:
         for number in (1, 2, 3):
-            await files.add(US, a_file(number), CONTENT)
-        assert [file.id for file in await files.list_all(US)] == [
+            await files.create_file(US, a_file(number), CONTENT)
+        assert [file.id for file in await files.list_all_files(US)] == [
             "file-0001",
             "file-0002",
             "file-0003",
         ]
 
     async def test_a_deleted_file_is_unknown(self, files: FileStore) -> None:
-        await files.add(US, a_file(1), CONTENT)
-        await files.add(US, a_file(2), CONTENT)
-        await files.delete(US, a_file(1).id)
+        await files.create_file(US, a_file(1), CONTENT)
+        await files.create_file(US, a_file(2), CONTENT)
+        await files.delete_file(US, a_file(1).id)
         await self._is_unknown(files, US, a_file(1).id)
-        assert await files.list_all(US) == [a_file(2)]
+        assert await files.list_all_files(US) == [a_file(2)]
 
     async def test_another_tenants_file_is_unknown(self, files: FileStore) -> None:
-        await files.add(US, a_file(), CONTENT)
+        await files.create_file(US, a_file(), CONTENT)
         await self._is_unknown(files, THEM, a_file().id)
-        assert await files.list_all(THEM) == []
-        assert await files.content(US, a_file().id) == CONTENT
+        assert await files.list_all_files(THEM) == []
+        assert await files.get_content(US, a_file().id) == CONTENT
 
     @pytest.mark.parametrize(
         "file_id",
@@ -90,16 +90,16 @@ class FileStoreContract:
     async def test_an_id_that_was_never_used_is_unknown(
         self, files: FileStore, file_id: str
     ) -> None:
-        await files.add(US, a_file(), CONTENT)
+        await files.create_file(US, a_file(), CONTENT)
         await self._is_unknown(files, US, file_id)
 
     async def test_pages_follow_each_other(self, files: FileStore) -> None:
         for number in (1, 2, 3, 4):
             purpose = "vision" if number == 2 else "user_data"
-            await files.add(US, a_file(number, purpose=purpose), CONTENT)
+            await files.create_file(US, a_file(number, purpose=purpose), CONTENT)
 
         async def page(**query: Any) -> list[str]:
-            found = await files.page(US, FilePageQuery(**{"limit": 2, **query}))
+            found = await files.list_files(US, FilePageQuery(**{"limit": 2, **query}))
             return [file.id.removeprefix("file-000") for file in found]
 
         assert await page() == ["1", "2"]
@@ -114,13 +114,13 @@ class FileStoreContract:
 
     async def test_pages_split_files_of_the_same_second_too(self, files: FileStore) -> None:
         for number in (2, 3, 1):
-            await files.add(US, a_file(number, created_at=0), CONTENT)
+            await files.create_file(US, a_file(number, created_at=0), CONTENT)
         for is_descending in (False, True):
             query = FilePageQuery(limit=1, is_descending=is_descending)
-            first = await files.page(US, query)
-            rest = await files.page(US, replace(query, limit=9, after=first[0].id))
+            first = await files.list_files(US, query)
+            rest = await files.list_files(US, replace(query, limit=9, after=first[0].id))
             pages = [*first, *rest]
-            assert (pages[::-1] if is_descending else pages) == await files.list_all(US)
+            assert (pages[::-1] if is_descending else pages) == await files.list_all_files(US)
 
     async def test_the_limit_is_exact_however_many_files_are_added_at_once(
         self, files: FileStore
@@ -130,24 +130,24 @@ class FileStoreContract:
             (THEM, FileUsage(files=10**9, bytes=3 * len(CONTENT))),
         ):
             added = await asyncio.gather(
-                *(files.add(tenant, a_file(n), CONTENT, limit=limit) for n in range(10)),
+                *(files.create_file(tenant, a_file(n), CONTENT, limit=limit) for n in range(10)),
                 return_exceptions=True,
             )
             assert [type(each) for each in added].count(FilesFull) == 7
-            assert await files.usage(tenant) == FileUsage(files=3, bytes=3 * len(CONTENT))
-        stored = await files.list_all(US)
-        await files.delete(US, stored[0].id)
-        await files.add(US, a_file(11), CONTENT, limit=FileUsage(files=3, bytes=10**9))
+            assert await files.get_usage(tenant) == FileUsage(files=3, bytes=3 * len(CONTENT))
+        stored = await files.list_all_files(US)
+        await files.delete_file(US, stored[0].id)
+        await files.create_file(US, a_file(11), CONTENT, limit=FileUsage(files=3, bytes=10**9))
         with pytest.raises(FilesFull) as full:
-            await files.add(US, a_file(12), CONTENT, limit=FileUsage(files=3, bytes=10**9))
+            await files.create_file(US, a_file(12), CONTENT, limit=FileUsage(files=3, bytes=10**9))
         assert (full.value.files, full.value.used_bytes) == (3, 3 * len(CONTENT))
 
     async def test_files_added_at_the_same_time_are_all_kept(self, files: FileStore) -> None:
         many = [a_file(number) for number in range(20)]
-        await asyncio.gather(*(files.add(US, file, CONTENT) for file in many))
-        assert await files.list_all(US) == many
+        await asyncio.gather(*(files.create_file(US, file, CONTENT) for file in many))
+        assert await files.list_all_files(US) == many
 
     async def _is_unknown(self, files: FileStore, tenant: str, file_id: str) -> None:
-        for method in (files.get, files.content, files.delete):
+        for method in (files.get_file, files.get_content, files.delete_file):
             with pytest.raises(NotFound):
                 await method(tenant, file_id)

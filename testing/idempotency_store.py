@@ -40,7 +40,7 @@ async def reserve(
     owner: str = OWNER,
     expires_at: float = FAR_FUTURE,
 ) -> IdempotencyRecord:
-    return await store.reserve(
+    return await store.reserve_idempotency_key(
         tenant,
         key,
         response_id=f"resp_{name}",
@@ -72,7 +72,7 @@ class IdempotencyStoreContract(StoreFixtures):
         await beat(store, OWNER)
         mine = await reserve(store, "a")
         assert await reserve(another, "b", fingerprint=b"other") == mine
-        await store.create(US, new_response("a"))
+        await store.create_response(US, new_response("a"))
         assert (await reserve(another, "b")).exists
         assert await finish(store, finished_response("a"))
         theirs = await reserve(another, "b", fingerprint=b"other")
@@ -108,17 +108,17 @@ class IdempotencyStoreContract(StoreFixtures):
         await beat(store, OWNER)
         await reserve(store, "a")
         await create_and_finish(store, "a")
-        await store.delete(US, "resp_a")
+        await store.delete_response(US, "resp_a")
         assert await holder(store) == "asks"
 
     async def test_a_key_can_be_unreserved(self, store: Store, another: Store) -> None:
         await beat(store, OWNER)
         await reserve(store, "a")
-        await another.unreserve(US, "key", "resp_b")
-        await another.unreserve(THEM, "key", "resp_a")
-        await another.unreserve(US, "other", "resp_a")
+        await another.release_idempotency_key(US, "key", "resp_b")
+        await another.release_idempotency_key(THEM, "key", "resp_a")
+        await another.release_idempotency_key(US, "other", "resp_a")
         assert await holder(store) == "a"
-        await another.unreserve(US, "key", "resp_a")
+        await another.release_idempotency_key(US, "key", "resp_a")
         assert await holder(store) == "asks"
 
     async def test_a_key_stays_with_a_response_that_is_stored(
@@ -126,10 +126,10 @@ class IdempotencyStoreContract(StoreFixtures):
     ) -> None:
         await beat(store, OWNER)
         await reserve(store, "a")
-        await store.create(US, new_response("a"))
-        await another.unreserve(US, "key", "resp_a")
+        await store.create_response(US, new_response("a"))
+        await another.release_idempotency_key(US, "key", "resp_a")
         assert await holder(store) == "a"
-        await store.delete(US, "resp_a")
+        await store.delete_response(US, "resp_a")
         assert await holder(store) == "asks"
 
     async def test_a_dead_owners_key_is_free_if_its_response_was_never_created(
@@ -138,7 +138,7 @@ class IdempotencyStoreContract(StoreFixtures):
         await beat(store, OWNER, ttl_s=0.1)
         await reserve(store, "a")
         await reserve(store, "kept", key="other")
-        await store.create(US, new_response("kept"))
+        await store.create_response(US, new_response("kept"))
 
         async def is_free() -> bool:
             return (await reserve(another, "b", owner="srv_b")).response_id == "resp_b"
@@ -153,27 +153,27 @@ class IdempotencyStoreContract(StoreFixtures):
     ) -> None:
         await beat(store, OWNER)
         await reserve(store, "a")
-        await store.leave(OWNER)
+        await store.end_heartbeat(OWNER)
         await beat(another, "srv_b")
         await reserve(another, "b", owner="srv_b")
         late = new_response("a", run=NewRun(owner=OWNER, job=b"job", events=chunk(0, 2), key="key"))
         with pytest.raises(IdempotencyKeyInUse):
-            await store.create(US, late)
-        assert await is_unknown(store.get(US, "resp_a"))
-        assert (await store.usage(US)).responses == 0
-        await another.create(US, new_response("b", run=NewRun(owner="srv_b", key="key")))
+            await store.create_response(US, late)
+        assert await is_unknown(store.get_response(US, "resp_a"))
+        assert (await store.get_storage_usage(US)).responses == 0
+        await another.create_response(US, new_response("b", run=NewRun(owner="srv_b", key="key")))
         assert await holder(store) == "b"
 
     async def test_deleting_a_response_that_lost_its_key_leaves_the_key_alone(
         self, store: Store
     ) -> None:
         await reserve(store, "a")  # its owner has no heartbeat, so it is dead
-        await store.create(US, new_response("b"))
+        await store.create_response(US, new_response("b"))
         await reserve(store, "b")
-        await store.delete(US, "resp_b")
-        await store.unreserve(US, "key", "resp_a")
-        await store.create(US, new_response("a"))
-        await store.delete(US, "resp_a")
+        await store.delete_response(US, "resp_b")
+        await store.release_idempotency_key(US, "key", "resp_a")
+        await store.create_response(US, new_response("a"))
+        await store.delete_response(US, "resp_a")
         assert await holder(store) == "asks"
 
     @pytest.mark.parametrize("theirs", [None, "other", "them"])
@@ -186,17 +186,19 @@ class IdempotencyStoreContract(StoreFixtures):
         elif theirs == "them":
             await reserve(store, "a", tenant=THEM)
         with pytest.raises(IdempotencyKeyInUse):
-            await store.create(US, new_response("a", run=NewRun(owner=OWNER, key="key")))
-        assert await is_unknown(store.get(US, "resp_a"))
+            await store.create_response(US, new_response("a", run=NewRun(owner=OWNER, key="key")))
+        assert await is_unknown(store.get_response(US, "resp_a"))
 
     async def test_a_key_has_one_response_even_if_its_owner_seems_dead(
         self, store: Store, another: Store
     ) -> None:
         async def first(name: str) -> bool:
             await reserve(store, name, key=name)
-            await store.leave(OWNER)
+            await store.end_heartbeat(OWNER)
             try:
-                await store.create(US, new_response(name, run=NewRun(owner=OWNER, key=name)))
+                await store.create_response(
+                    US, new_response(name, run=NewRun(owner=OWNER, key=name))
+                )
             except IdempotencyKeyInUse:
                 return False
             return True
@@ -220,12 +222,12 @@ class IdempotencyStoreContract(StoreFixtures):
         await sweep(store)
         assert await holder(store) == "asks"
         assert await holder(store, "other") == "b"
-        assert (await store.get(US, "resp_a")).status == "completed"
+        assert (await store.get_response(US, "resp_a")).status == "completed"
 
     async def test_a_swept_response_frees_its_key(self, store: Store) -> None:
         await beat(store, OWNER)
         await reserve(store, "a")
-        await store.create(US, new_response("a", expires_at=1.0))
+        await store.create_response(US, new_response("a", expires_at=1.0))
         assert await finish(store, finished_response("a"))
         await sweep(store)
         assert await holder(store) == "asks"

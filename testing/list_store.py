@@ -35,13 +35,13 @@ class ListStoreContract(StoreFixtures):
 
     async def test_responses_are_listed_by_when_they_were_created(self, store: Store) -> None:
         for name in "cab":
-            await store.create(US, new_response(name))
+            await store.create_response(US, new_response(name))
         assert await listed(store) == ["resp_c", "resp_a", "resp_b"]
         assert await listed(store, is_descending=True) == ["resp_b", "resp_a", "resp_c"]
 
     async def test_a_page_goes_on_after_a_response(self, store: Store) -> None:
         for name in "abcde":
-            await store.create(US, new_response(name))
+            await store.create_response(US, new_response(name))
         assert await listed(store, limit=2) == ["resp_a", "resp_b"]
         assert await listed(store, limit=2, after="resp_b") == ["resp_c", "resp_d"]
         assert await listed(store, after="resp_e") == []
@@ -50,16 +50,16 @@ class ListStoreContract(StoreFixtures):
 
     async def test_new_responses_do_not_move_the_pages(self, store: Store) -> None:
         for name in "abc":
-            await store.create(US, new_response(name))
+            await store.create_response(US, new_response(name))
         newest = await listed(store, limit=1, is_descending=True)
-        await store.create(US, new_response("d"))
+        await store.create_response(US, new_response("d"))
         older = await listed(store, after=newest[0], is_descending=True)
         assert [*newest, *older] == ["resp_c", "resp_b", "resp_a"]
 
     async def test_a_tenant_sees_only_its_own_responses(self, store: Store) -> None:
-        await store.create(US, new_response("a"))
-        await store.create(THEM, new_response("a"))
-        await store.create(THEM, new_response("b"))
+        await store.create_response(US, new_response("a"))
+        await store.create_response(THEM, new_response("a"))
+        await store.create_response(THEM, new_response("b"))
         assert await listed(store) == ["resp_a"]
         assert await listed(store, THEM) == ["resp_a", "resp_b"]
         assert await listed(store, "nobody") == []
@@ -76,15 +76,15 @@ class ListStoreContract(StoreFixtures):
     async def test_a_deleted_response_is_not_listed(self, store: Store) -> None:
         await create_and_finish(store, "a")
         await create_and_finish(store, "b", after="resp_a")
-        await store.create(US, new_response("c"))
-        await store.delete(US, "resp_a")
-        await store.delete(US, "resp_c")
+        await store.create_response(US, new_response("c"))
+        await store.delete_response(US, "resp_a")
+        await store.delete_response(US, "resp_c")
         assert await listed(store) == ["resp_b"]
 
     async def test_a_list_shows_the_state_of_each_response(self, store: Store) -> None:
         metrics = ResponseMetrics(received_at=5.0, key_name="mine")
         changes: Any = {"metadata": {"n": "1"}, "metrics": metrics}
-        await store.create(US, new_response("a", run=NewRun(owner=OWNER), **changes))
+        await store.create_response(US, new_response("a", run=NewRun(owner=OWNER), **changes))
         [created] = await store.list_responses(US, StorePageQuery(limit=1))
         assert created.metrics == metrics
         failure = Failure(code="server_error", message="no")
@@ -96,9 +96,9 @@ class ListStoreContract(StoreFixtures):
         assert (shown.model, shown.created_at) == (done.model, done.created_at)
 
     async def test_long_responses_are_listed_in_their_places(self, store: Store) -> None:
-        await store.create(US, new_response("a", instructions=LONG))
-        await store.create(US, new_response("b"))
-        await store.create(US, new_response("c", instructions=LONG))
+        await store.create_response(US, new_response("a", instructions=LONG))
+        await store.create_response(US, new_response("b"))
+        await store.create_response(US, new_response("c", instructions=LONG))
         assert await listed(store) == ["resp_a", "resp_b", "resp_c"]
 
     async def test_conversations_are_listed_by_when_they_were_created(self, store: Store) -> None:

@@ -20,9 +20,9 @@ def delivery(name: str) -> WebhookDelivery:
 
 async def add_deliveries(store: Store, *names: str, response: str = "a") -> None:
     """Finish a response with these deliveries."""
-    await store.create(US, new_response(response))
+    await store.create_response(US, new_response(response))
     lease = Lease(tenant=US, response_id=f"resp_{response}")
-    assert await store.finish(
+    assert await store.finish_response(
         lease, finished_response(response), deliveries=[delivery(name) for name in names]
     )
 
@@ -32,7 +32,7 @@ def ids(deliveries: Sequence[WebhookDelivery]) -> list[str]:
 
 
 async def claim_names(store: Store, *, limit: int = 100, claim_s: float = 60) -> list[str]:
-    return ids(await store.claim_due(limit=limit, claim_s=claim_s))
+    return ids(await store.claim_due_deliveries(limit=limit, claim_s=claim_s))
 
 
 @pytest.mark.asyncio
@@ -46,7 +46,7 @@ class OutboxContract(StoreFixtures):
         self, store: Store, another: Store
     ) -> None:
         await add_deliveries(store, "x", "y")
-        deliveries = await another.claim_due(limit=10, claim_s=60)
+        deliveries = await another.claim_due_deliveries(limit=10, claim_s=60)
         assert sorted(deliveries, key=lambda one: one.id) == [delivery("x"), delivery("y")]
 
     async def test_a_claimed_delivery_is_not_claimed_again(
@@ -62,7 +62,7 @@ class OutboxContract(StoreFixtures):
         attempts: list[int] = []
 
         async def has_been_due_often() -> bool:
-            deliveries = await store.claim_due(limit=10, claim_s=0.05)
+            deliveries = await store.claim_due_deliveries(limit=10, claim_s=0.05)
             attempts.extend(one.attempts for one in deliveries)
             return len(attempts) >= 4
 
@@ -72,8 +72,8 @@ class OutboxContract(StoreFixtures):
     async def test_a_delayed_delivery_is_due_later(self, store: Store) -> None:
         await add_deliveries(store, "x", "y")
         assert sorted(await claim_names(store)) == ["x", "y"]
-        await store.delay("evt_x", 3600)
-        await store.delay("evt_y", 0.05)
+        await store.delay_delivery("evt_x", 3600)
+        await store.delay_delivery("evt_y", 0.05)
 
         async def is_due() -> bool:
             return await claim_names(store) == ["y"]
@@ -86,7 +86,7 @@ class OutboxContract(StoreFixtures):
             await add_deliveries(store, name, response=name)
         assert await claim_names(store, limit=1) == ["x"]
         assert await claim_names(store, limit=1) == ["y"]
-        await store.delay("evt_x", 0)
+        await store.delay_delivery("evt_x", 0)
         assert await claim_names(store, limit=2) == ["z", "x"]
 
     async def test_one_of_many_callers_claims_a_delivery(
@@ -105,27 +105,31 @@ class OutboxContract(StoreFixtures):
         self, store: Store, another: Store
     ) -> None:
         await add_deliveries(store, "x", "y")
-        await store.remove("evt_x")
-        await store.remove("evt_x")
+        await store.delete_delivery("evt_x")
+        await store.delete_delivery("evt_x")
         assert await claim_names(another, claim_s=0) == ["y"]
-        await another.remove("evt_y")
-        await store.delay("evt_y", 0)
+        await another.delete_delivery("evt_y")
+        await store.delay_delivery("evt_y", 0)
         assert await claim_names(store) == []
 
     async def test_only_the_call_that_finishes_a_response_adds_deliveries(
         self, store: Store
     ) -> None:
-        await store.create(US, new_response("a"))
+        await store.create_response(US, new_response("a"))
         assert await finish(store, finished_response("a"))
         lease = Lease(tenant=US, response_id="resp_a")
-        assert not await store.finish(lease, finished_response("a"), deliveries=[delivery("x")])
+        assert not await store.finish_response(
+            lease, finished_response("a"), deliveries=[delivery("x")]
+        )
         assert await claim_names(store) == []
 
     async def test_deliveries_outlive_their_response(self, store: Store) -> None:
-        await store.create(US, new_response("swept", expires_at=1.0))
+        await store.create_response(US, new_response("swept", expires_at=1.0))
         lease = Lease(tenant=US, response_id="resp_swept")
-        assert await store.finish(lease, finished_response("swept"), deliveries=[delivery("x")])
+        assert await store.finish_response(
+            lease, finished_response("swept"), deliveries=[delivery("x")]
+        )
         await sweep(store, keep_events_s=0)
         await add_deliveries(store, "y")
-        await store.delete(US, "resp_a")
+        await store.delete_response(US, "resp_a")
         assert await claim_names(store) == ["x", "y"]

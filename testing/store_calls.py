@@ -37,20 +37,20 @@ ReadPage = Callable[[StorePageQuery], Awaitable[Sequence[StoredItem]]]
 
 async def finish(store: Store, response: Response, tenant: str = US) -> bool:
     """Finish the response as its first owner."""
-    return await store.finish(Lease(tenant=tenant, response_id=response.id), response)
+    return await store.finish_response(Lease(tenant=tenant, response_id=response.id), response)
 
 
 async def create_and_finish(
     store: Store, name: str, *, after: str | None = None, tenant: str = US
 ) -> None:
     """Create and finish a response with one item in, one out."""
-    await store.create(tenant, new_response(name, after=after))
+    await store.create_response(tenant, new_response(name, after=after))
     assert await finish(store, finished_response(name, after=after), tenant)
 
 
 async def beat(store: Store, *owners: str, ttl_s: float = 60) -> None:
     for owner in owners:
-        await asyncio.to_thread(store.beat, owner, ttl_s)
+        await asyncio.to_thread(store.record_heartbeat, owner, ttl_s)
 
 
 async def claim(
@@ -58,7 +58,7 @@ async def claim(
 ) -> None:
     """Claim a conversation for a response of an owner that is alive."""
     await beat(store, owner)
-    await store.claim(tenant, f"conv_{conversation}", f"resp_{name}", owner=owner)
+    await store.claim_conversation(tenant, f"conv_{conversation}", f"resp_{name}", owner=owner)
 
 
 async def wait_until(condition: Callable[[], Awaitable[object]], limit_s: float = 10) -> None:
@@ -71,7 +71,7 @@ async def wait_until(condition: Callable[[], Awaitable[object]], limit_s: float 
 async def claim_and_create(store: Store, conversation: str, name: str, tenant: str = US) -> None:
     """Claim a conversation and create a response in it."""
     await claim(store, conversation, name, tenant=tenant)
-    await store.create(tenant, new_response(name, within=conversation))
+    await store.create_response(tenant, new_response(name, within=conversation))
 
 
 async def run_in_conversation(store: Store, conversation: str, name: str, tenant: str = US) -> None:
@@ -87,15 +87,15 @@ async def create_conversation(store: Store, name: str, *items: str, tenant: str 
 
 
 async def input_of(store: Store, name: str) -> list[str]:
-    return ids(await store.input_items(US, f"resp_{name}"))
+    return ids(await store.list_input_items(US, f"resp_{name}"))
 
 
 async def context_of(store: Store, name: str) -> list[str]:
-    return ids(await store.context(US, f"resp_{name}"))
+    return ids(await store.get_context(US, f"resp_{name}"))
 
 
 async def items_of(store: Store, conversation: str, tenant: str = US) -> list[str]:
-    return ids(await store.conversation_items(tenant, f"conv_{conversation}"))
+    return ids(await store.list_conversation_items(tenant, f"conv_{conversation}"))
 
 
 async def pages_of(read: ReadPage, limit: int, *, is_descending: bool = False) -> list[str]:
@@ -130,12 +130,12 @@ async def is_gone(store: Store, name: str, *, tenant: str = US) -> bool:
     response_id = f"resp_{name}"
     return all(
         [
-            await is_unknown(store.get(tenant, response_id)),
-            await is_unknown(store.input_items(tenant, response_id)),
-            await is_unknown(store.context(tenant, response_id)),
-            await is_unknown(store.delete(tenant, response_id)),
+            await is_unknown(store.get_response(tenant, response_id)),
+            await is_unknown(store.list_input_items(tenant, response_id)),
+            await is_unknown(store.get_context(tenant, response_id)),
+            await is_unknown(store.delete_response(tenant, response_id)),
             not await finish(store, finished_response(name), tenant),
-            response_id not in [lease.response_id for lease in await store.held_leases(OWNER)],
+            response_id not in [lease.response_id for lease in await store.list_leases(OWNER)],
         ]
     )
 
@@ -152,7 +152,7 @@ async def log_of(store: Store, name: str, *, after: int = -1, tenant: str = US) 
     """Read the whole log, slice by slice."""
     found: list[EventChunk] = []
     while True:
-        piece = await store.events(tenant, f"resp_{name}", after=after)
+        piece = await store.read_events(tenant, f"resp_{name}", after=after)
         found += piece.chunks
         if piece.ends or not piece.chunks:
             return found
@@ -164,7 +164,7 @@ def last_number(chunks: Sequence[EventChunk]) -> int:
 
 
 async def log_ends(store: Store, name: str, *, after: int) -> bool:
-    return (await store.events(US, f"resp_{name}", after=after)).ends
+    return (await store.read_events(US, f"resp_{name}", after=after)).ends
 
 
 def run_names(taken: Sequence[LeasedRun]) -> list[str]:
@@ -179,7 +179,7 @@ async def lease_runs(store: Store, owner: str = NEXT_OWNER, *, limit: int = 100)
 
 async def take_over(store: Store, name: str, owner: str = NEXT_OWNER) -> LeasedRun | None:
     await beat(store, owner)
-    return await store.take_over(owner, US, f"resp_{name}")
+    return await store.take_over_run(owner, US, f"resp_{name}")
 
 
 async def try_to_write(store: Store, held: Lease, first: int = 2) -> bool:
@@ -187,10 +187,10 @@ async def try_to_write(store: Store, held: Lease, first: int = 2) -> bool:
     name = held.response_id.removeprefix("resp_")
     delivery = WebhookDelivery(id=f"evt_{name}", tenant=held.tenant, endpoint="main", body=b"{}")
     done = [
-        await store.append(held, chunk(first)),
-        await store.finish(
+        await store.append_events(held, chunk(first)),
+        await store.finish_response(
             held, finished_response(name), events=chunk(first), deliveries=[delivery]
         ),
-        await store.give_back(held),
+        await store.give_back_run(held),
     ]
     return any(done)

@@ -133,7 +133,7 @@ class UsageStoreContract(StoreFixtures):
         await beat(store, OWNER)
         await store.reserve_usage(KEY, (), slot("a"))
         assert await runs(another) == 1
-        await store.leave(OWNER)
+        await store.end_heartbeat(OWNER)
         assert await runs(another) == 0
 
     async def test_a_stored_response_has_its_slot_until_it_ends(
@@ -141,8 +141,8 @@ class UsageStoreContract(StoreFixtures):
     ) -> None:
         await beat(store, OWNER)
         await store.reserve_usage(KEY, (), slot("a"))
-        await store.create(US, new_response("a"))
-        await store.leave(OWNER)
+        await store.create_response(US, new_response("a"))
+        await store.end_heartbeat(OWNER)
         assert await runs(another) == 1
         await beat(store, OWNER)
         assert await finish(store, finished_response("a"))

@@ -59,7 +59,9 @@ def vectors_of(*rows: Sequence[float], model: str = "small") -> Vectors:
 
 async def claim_job(stores: VectorStores, file_id: str) -> IndexJob:
     return next(
-        job for job in await stores.claim_due(limit=100, claim_s=CLAIM_S) if job.file_id == file_id
+        job
+        for job in await stores.claim_due_jobs(limit=100, claim_s=CLAIM_S)
+        if job.file_id == file_id
     )
 
 
@@ -73,11 +75,11 @@ async def index_file(
     **attributes: Any,
 ) -> None:
     """Add a file with these chunks."""
-    await stores.add_files(tenant, store_id, [a_file(name, **attributes)])
+    await stores.create_files(tenant, store_id, [a_file(name, **attributes)])
     job = await claim_job(stores, f"file-{name}")
     chunks = [TextChunk(text=text) for text in texts]
     assert await stores.add_chunks(job, chunks, meaning, first=True)
-    assert await stores.finish(job)
+    assert await stores.finish_job(job)
 
 
 async def search(
@@ -150,81 +152,81 @@ class VectorStoresContract:
             expires_after=ExpiresAfter(anchor="last_active_at", days=3),
             expires_at=1_790_300_000,
         )
-        await stores.create(US, store)
-        assert await stores.get(US, store.id) == store
+        await stores.create_store(US, store)
+        assert await stores.get_store(US, store.id) == store
         assert await stores.list_stores(US) == [store]
 
     async def test_vector_stores_are_listed_in_order_of_creation(
         self, stores: VectorStores
     ) -> None:
         for number in (2, 1, 3):
-            await stores.create(US, a_store(number))
+            await stores.create_store(US, a_store(number))
         assert [store.id for store in await stores.list_stores(US)] == ["vs_2", "vs_1", "vs_3"]
 
     async def test_vector_stores_are_listed_in_pages(self, stores: VectorStores) -> None:
         assert await stores.list_stores(US, VectorPageQuery(limit=2)) == []
-        await stores.create(THEM, a_store(9))
+        await stores.create_store(THEM, a_store(9))
         for number in (2, 1, 3, 5, 4):
-            await stores.create(US, a_store(number))
-        await stores.delete(US, "vs_3")
+            await stores.create_store(US, a_store(number))
+        await stores.delete_store(US, "vs_3")
         assert await stores.count_stores(US) == 4
         await check_pages(partial(stores.list_stores, US), ["vs_2", "vs_1", "vs_5", "vs_4"])
         for other in ("vs_3", "vs_9", "vs_none"):
             await check_is_not_in_list(partial(stores.list_stores, US), other)
 
     async def test_an_update_leaves_the_files(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello")
         changed = a_store(name="other", metadata={}, last_active_at=1_790_000_500)
-        await stores.update(US, changed)
-        stored = await stores.get(US, "vs_1")
+        await stores.update_store(US, changed)
+        stored = await stores.get_store(US, "vs_1")
         assert (stored.name, stored.metadata, stored.last_active_at) == ("other", {}, 1_790_000_500)
         assert stored.file_counts.completed == 1
 
     async def test_touching_changes_only_times(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         used = a_store(name="stale", last_active_at=1_790_000_700, expires_at=1_790_000_800)
-        await stores.touch(US, used)
+        await stores.touch_store(US, used)
         expected = a_store(last_active_at=1_790_000_700, expires_at=1_790_000_800)
-        assert await stores.get(US, "vs_1") == expected
+        assert await stores.get_store(US, "vs_1") == expected
 
     async def test_the_bytes_of_a_tenant_are_counted(self, stores: VectorStores) -> None:
         for number, tenant in ((1, US), (2, US), (3, THEM)):
-            await stores.create(tenant, a_store(number))
+            await stores.create_store(tenant, a_store(number))
             await index_file(stores, "a", "hello" * number, tenant=tenant, store_id=f"vs_{number}")
-        assert await stores.usage_bytes(US) == 15
-        await stores.remove_file(US, "vs_2", "file-a")
-        assert await stores.usage_bytes(US) == 5
-        assert await stores.usage_bytes("nobody") == 0
+        assert await stores.get_usage_bytes(US) == 15
+        await stores.delete_file(US, "vs_2", "file-a")
+        assert await stores.get_usage_bytes(US) == 5
+        assert await stores.get_usage_bytes("nobody") == 0
 
     async def test_a_deleted_vector_store_is_unknown(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello")
-        await stores.delete(US, "vs_1")
+        await stores.delete_store(US, "vs_1")
         await self._is_unknown(stores, US)
         assert await search(stores, "hello") == []
 
     async def test_another_tenants_vector_store_is_unknown(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello")
-        await stores.create(THEM, a_store(2))
+        await stores.create_store(THEM, a_store(2))
         await self._is_unknown(stores, THEM)
         assert await search(stores, "hello", tenant=THEM) == []
         assert [store.id for store in await stores.list_stores(THEM)] == ["vs_2"]
-        await stores.forget_file(THEM, "file-a")
+        await stores.delete_file_everywhere(THEM, "file-a")
         assert texts_of(await search(stores, "hello")) == ["hello"]
 
     async def test_files_of_other_tenants_change_no_score(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "a hello to you", "nothing else")
         [before] = await search(stores, "hello there")
-        await stores.create(THEM, a_store(2))
+        await stores.create_store(THEM, a_store(2))
         await index_file(stores, "b", *["hello there"] * 50, tenant=THEM, store_id="vs_2")
         assert await search(stores, "hello there") == [before]
 
     async def test_a_file_is_indexed_then_found(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
-        await stores.add_files(US, "vs_1", [a_file("a", kind="x")])
+        await stores.create_store(US, a_store())
+        await stores.create_files(US, "vs_1", [a_file("a", kind="x")])
         added = StoreFile(
             id="file-a",
             created_at=1_790_000_100,
@@ -232,131 +234,133 @@ class VectorStoresContract:
             attributes={"kind": "x"},
             chunking_strategy=StaticChunking(static=SIZES),
         )
-        assert await stores.files(US, "vs_1") == [added]
-        store = await stores.get(US, "vs_1")
+        assert await stores.list_files(US, "vs_1") == [added]
+        store = await stores.get_store(US, "vs_1")
         assert (store.status, store.file_counts.in_progress) == ("in_progress", 1)
         job = await claim_job(stores, "file-a")
         assert (job.tenant, job.filename, job.sizes, job.attempt) == (US, "a.txt", SIZES, 1)
         chunks = [TextChunk(text="one two"), TextChunk(text="two three", overlap_chars=3)]
         assert await stores.add_chunks(job, chunks, None, first=True)
         assert await search(stores, "one") == []  # not before it is all there
-        assert await stores.finish(job)
+        assert await stores.finish_job(job)
         [passage] = await search(stores, "one")
         assert (passage.file_id, passage.filename, passage.text) == ("file-a", "a.txt", "one two")
         assert passage.attributes == {"kind": "x"}
-        assert await stores.texts(US, "vs_1", "file-a") == ["one two", " three"]
-        file = await stores.file(US, "vs_1", "file-a")
+        assert await stores.get_texts(US, "vs_1", "file-a") == ["one two", " three"]
+        file = await stores.get_file(US, "vs_1", "file-a")
         assert file.status == "completed"
         assert file.usage_bytes >= len("one twotwo three")
-        store = await stores.get(US, "vs_1")
+        store = await stores.get_store(US, "vs_1")
         assert (store.status, store.file_counts) == ("completed", FileCounts(completed=1, total=1))
         assert store.usage_bytes == file.usage_bytes
 
     async def test_a_failed_file_says_why_and_is_not_found(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
-        await stores.add_files(US, "vs_1", [a_file("a")])
+        await stores.create_store(US, a_store())
+        await stores.create_files(US, "vs_1", [a_file("a")])
         job = await claim_job(stores, "file-a")
         await stores.add_chunks(job, [TextChunk(text="hello")], None, first=True)
         error = IndexingError(code="invalid_file", message="No text.")
-        assert await stores.finish(job, error)
-        file = await stores.file(US, "vs_1", "file-a")
+        assert await stores.finish_job(job, error)
+        file = await stores.get_file(US, "vs_1", "file-a")
         assert (file.status, file.last_error) == ("failed", error)
         assert await search(stores, "hello") == []
-        assert (await stores.get(US, "vs_1")).file_counts.failed == 1
+        assert (await stores.get_store(US, "vs_1")).file_counts.failed == 1
 
     async def test_one_of_many_callers_gets_a_job(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
-        await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(10)])
+        await stores.create_store(US, a_store())
+        await stores.create_files(US, "vs_1", [a_file(f"{number}") for number in range(10)])
         claims = await asyncio.gather(
-            *(stores.claim_due(limit=4, claim_s=CLAIM_S) for _ in range(5))
+            *(stores.claim_due_jobs(limit=4, claim_s=CLAIM_S) for _ in range(5))
         )
         file_ids = [job.file_id for jobs in claims for job in jobs]
         assert sorted(file_ids) == sorted(f"file-{number}" for number in range(10))
-        assert await stores.claim_due(limit=4, claim_s=CLAIM_S) == []
+        assert await stores.claim_due_jobs(limit=4, claim_s=CLAIM_S) == []
 
     async def test_tenants_take_turns_with_their_jobs(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
-        await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(5)])
-        await stores.create(THEM, a_store(2))
-        await stores.add_files(THEM, "vs_2", [a_file("x"), a_file("y")])
-        first = await stores.claim_due(limit=3, claim_s=CLAIM_S)
+        await stores.create_store(US, a_store())
+        await stores.create_files(US, "vs_1", [a_file(f"{number}") for number in range(5)])
+        await stores.create_store(THEM, a_store(2))
+        await stores.create_files(THEM, "vs_2", [a_file("x"), a_file("y")])
+        first = await stores.claim_due_jobs(limit=3, claim_s=CLAIM_S)
         assert [job.tenant for job in first] == [US, THEM, US]
         for options, tenant in (({"skip": [US]}, THEM), ({"last": [THEM, US]}, US)):
-            [job] = await stores.claim_due(limit=1, claim_s=CLAIM_S, **options)
+            [job] = await stores.claim_due_jobs(limit=1, claim_s=CLAIM_S, **options)
             assert job.tenant == tenant
-        assert await stores.claim_due(limit=1, claim_s=CLAIM_S, skip=[US]) == []
+        assert await stores.claim_due_jobs(limit=1, claim_s=CLAIM_S, skip=[US]) == []
 
     async def test_a_job_is_due_again_when_its_claim_ends(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
-        await stores.add_files(US, "vs_1", [a_file("a"), a_file("b")])
-        first, claimed = await stores.claim_due(limit=2, claim_s=0)
+        await stores.create_store(US, a_store())
+        await stores.create_files(US, "vs_1", [a_file("a"), a_file("b")])
+        first, claimed = await stores.claim_due_jobs(limit=2, claim_s=0)
         assert await stores.extend_claim(claimed, CLAIM_S)
-        [again] = await stores.claim_due(limit=2, claim_s=CLAIM_S)
+        [again] = await stores.claim_due_jobs(limit=2, claim_s=CLAIM_S)
         assert (again.file_id, again.attempt) == (first.file_id, 2)
 
     async def test_a_later_attempt_voids_and_replaces_the_one_before(
         self, stores: VectorStores
     ) -> None:
-        await stores.create(US, a_store())
-        await stores.add_files(US, "vs_1", [a_file("a")])
-        [first] = await stores.claim_due(limit=1, claim_s=0)
+        await stores.create_store(US, a_store())
+        await stores.create_files(US, "vs_1", [a_file("a")])
+        [first] = await stores.claim_due_jobs(limit=1, claim_s=0)
         await stores.add_chunks(first, [TextChunk(text="hello half")], None, first=True)
-        [second] = await stores.claim_due(limit=1, claim_s=CLAIM_S)
+        [second] = await stores.claim_due_jobs(limit=1, claim_s=CLAIM_S)
         assert not await stores.add_chunks(first, [TextChunk(text="hello")], None, first=False)
-        assert not await stores.finish(first)
+        assert not await stores.finish_job(first)
         assert not await stores.extend_claim(first, CLAIM_S)
         await stores.add_chunks(second, [TextChunk(text="hello whole")], None, first=True)
-        assert await stores.finish(second)
+        assert await stores.finish_job(second)
         assert texts_of(await search(stores, "hello")) == ["hello whole"]
 
     async def test_a_removed_file_is_unknown_and_its_job_void(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello")
-        await stores.add_files(US, "vs_1", [a_file("b")])
+        await stores.create_files(US, "vs_1", [a_file("b")])
         job = await claim_job(stores, "file-b")
         for file_id in ("file-a", "file-b"):
-            await stores.remove_file(US, "vs_1", file_id)
+            await stores.delete_file(US, "vs_1", file_id)
             with pytest.raises(NotFound):
-                await stores.file(US, "vs_1", file_id)
+                await stores.get_file(US, "vs_1", file_id)
         assert await search(stores, "hello") == []
-        assert not await stores.finish(job)
-        assert await stores.files(US, "vs_1") == []
+        assert not await stores.finish_job(job)
+        assert await stores.list_files(US, "vs_1") == []
 
     async def test_a_forgotten_file_is_in_no_vector_store(self, stores: VectorStores) -> None:
         for number in (1, 2):
-            await stores.create(US, a_store(number))
+            await stores.create_store(US, a_store(number))
             await index_file(stores, "a", "hello", store_id=f"vs_{number}")
             await index_file(stores, "b", "hello you", store_id=f"vs_{number}")
-        await stores.forget_file(US, "file-a")
+        await stores.delete_file_everywhere(US, "file-a")
         passages = await search(stores, "hello", store_ids=["vs_1", "vs_2"])
         assert texts_of(passages) == ["hello you", "hello you"]
 
     async def test_adding_a_file_again_replaces_it(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello old")
         await index_file(stores, "a", "hello new", kind="y")
         [passage] = await search(stores, "hello")
         assert (passage.text, passage.attributes) == ("hello new", {"kind": "y"})
-        assert (await stores.get(US, "vs_1")).file_counts.total == 1
+        assert (await stores.get_store(US, "vs_1")).file_counts.total == 1
 
     async def test_attributes_can_be_replaced(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello", kind="x")
-        changed = await stores.set_attributes(US, "vs_1", "file-a", {"year": 2026, "is_new": True})
+        changed = await stores.update_attributes(
+            US, "vs_1", "file-a", {"year": 2026, "is_new": True}
+        )
         assert changed.attributes == {"year": 2026, "is_new": True}
         [passage] = await search(stores, "hello")
         assert passage.attributes == changed.attributes
 
     async def test_files_are_listed_in_pages(self, stores: VectorStores) -> None:
         for number in (1, 2):
-            await stores.create(US, a_store(number))
+            await stores.create_store(US, a_store(number))
         batch = FileBatch(id="vsfb_1", created_at=1_790_000_200, vector_store_id="vs_1")
         await index_file(stores, "done", "hello")
-        await stores.add_files(US, "vs_1", [a_file(name) for name in "cab"], batch=batch)
-        await stores.add_files(US, "vs_1", [a_file("d")])
-        await stores.add_files(US, "vs_2", [a_file("x"), a_file("a")])
-        await stores.remove_file(US, "vs_1", "file-a")
-        read = partial(stores.files, US, "vs_1")
+        await stores.create_files(US, "vs_1", [a_file(name) for name in "cab"], batch=batch)
+        await stores.create_files(US, "vs_1", [a_file("d")])
+        await stores.create_files(US, "vs_2", [a_file("x"), a_file("a")])
+        await stores.delete_file(US, "vs_1", "file-a")
+        read = partial(stores.list_files, US, "vs_1")
         await check_pages(read, ["file-done", "file-c", "file-b", "file-d"])
         await check_pages(partial(read, batch_id="vsfb_1"), ["file-c", "file-b"])
         unfinished = partial(read, status="in_progress")
@@ -368,29 +372,29 @@ class VectorStoresContract:
         await check_is_not_in_list(partial(read, batch_id="vsfb_1"), "file-d")
 
     async def test_a_batch_has_the_status_of_its_files(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         batch = FileBatch(id="vsfb_1", created_at=1_790_000_200, vector_store_id="vs_1")
         files = [a_file(name) for name in "abc"]
-        await stores.add_files(US, "vs_1", files, batch=batch)
-        await stores.add_files(US, "vs_1", [a_file("d")])
-        assert [file.id for file in await stores.files(US, "vs_1", batch_id="vsfb_1")] == [
+        await stores.create_files(US, "vs_1", files, batch=batch)
+        await stores.create_files(US, "vs_1", [a_file("d")])
+        assert [file.id for file in await stores.list_files(US, "vs_1", batch_id="vsfb_1")] == [
             "file-a",
             "file-b",
             "file-c",
         ]
-        jobs = await stores.claim_due(limit=10, claim_s=CLAIM_S)
-        await stores.finish(jobs[0])
-        going_on = await stores.batch(US, "vs_1", "vsfb_1")
+        jobs = await stores.claim_due_jobs(limit=10, claim_s=CLAIM_S)
+        await stores.finish_job(jobs[0])
+        going_on = await stores.get_batch(US, "vs_1", "vsfb_1")
         assert going_on.status == "in_progress"
         assert going_on.file_counts == FileCounts(completed=1, in_progress=2, total=3)
         cancelled = await stores.cancel_batch(US, "vs_1", "vsfb_1")
         assert cancelled.status == "cancelled"
         assert cancelled.file_counts == FileCounts(completed=1, cancelled=2, total=3)
-        assert not await stores.finish(jobs[1])
+        assert not await stores.finish_job(jobs[1])
         assert await stores.extend_claim(jobs[3], CLAIM_S)
 
     async def test_better_passages_score_higher(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         best = "Refunds are paid within two weeks: to ask for a refund, write to us."
         await index_file(
             stores, "a", "Opening hours and holidays.", best, "A refund of our energy."
@@ -414,26 +418,26 @@ class VectorStoresContract:
         ],
     )
     async def test_any_text_can_be_searched(self, stores: VectorStores, words: str) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello")
         assert await search(stores, words) == []
 
     async def test_words_in_scripts_without_spaces_are_found(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "東京タワーの高さ", "大阪城の歴史")
         assert texts_of(await search(stores, "大阪城"))[0] == "大阪城の歴史"
 
     async def test_a_search_returns_as_many_passages_as_requested(
         self, stores: VectorStores
     ) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", *[f"hello {'world ' * n}" for n in range(20)])
         best = texts_of(await search(stores, "hello", limit=20))
         assert len(best) == 20
         assert texts_of(await search(stores, "hello", limit=3)) == best[:3]
 
     async def test_only_files_that_fit_are_searched(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", "hello old", year=2020)
         await index_file(stores, "b", "hello new", year=2026)
         file_filter = parse_filter({"type": "gt", "key": "year", "value": 2024}, "filters")
@@ -441,13 +445,13 @@ class VectorStoresContract:
 
     async def test_several_stores_are_searched_at_once(self, stores: VectorStores) -> None:
         for number in (1, 2, 3):
-            await stores.create(US, a_store(number))
+            await stores.create_store(US, a_store(number))
             await index_file(stores, f"{number}", f"hello {number}", store_id=f"vs_{number}")
         passages = await search(stores, "hello", store_ids=["vs_1", "vs_3", "vs_9"])
         assert sorted(texts_of(passages)) == ["hello 1", "hello 3"]
 
     async def test_vectors_find_passages_that_words_do_not(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         meaning = vectors_of([1, 0], [0.6, 0.8], [-1, 0])
         await index_file(stores, "a", "cats", "dogs", "bolts", meaning=meaning)
         await index_file(stores, "b", "of another model", meaning=vectors_of([1, 0], model="other"))
@@ -460,42 +464,42 @@ class VectorStoresContract:
         assert {each.text: round(each.embedding_score, 3) for each in every}["bolts"] == 0.0
 
     async def test_removed_chunks_are_erased_in_small_steps(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", *[f"hello {n}" for n in range(10)])
         await index_file(stores, "b", "hello b")
-        await stores.remove_file(US, "vs_1", "file-a")
+        await stores.delete_file(US, "vs_1", "file-a")
         assert 0 < await stores.sweep(0, limit=4) < 10
         while await stores.sweep(0, limit=4):
             assert texts_of(await search(stores, "hello")) == ["hello b"]
-        await stores.delete(US, "vs_1")
+        await stores.delete_store(US, "vs_1")
         while await stores.sweep(0, limit=4):
             pass
-        await stores.create(US, a_store(2))
+        await stores.create_store(US, a_store(2))
         await index_file(stores, "c", "hello c", store_id="vs_2")
         assert texts_of(await search(stores, "hello", store_ids=["vs_2"])) == ["hello c"]
 
     async def test_expired_stores_lose_their_files(self, stores: VectorStores) -> None:
-        await stores.create(US, a_store(expires_at=1_790_000_900))
+        await stores.create_store(US, a_store(expires_at=1_790_000_900))
         await index_file(stores, "a", "hello")
         assert await stores.sweep(1_790_000_899, limit=100) == 0
         while await stores.sweep(1_790_000_900, limit=100):
             pass
         assert await search(stores, "hello") == []
-        assert (await stores.get(US, "vs_1")).file_counts.total == 0
+        assert (await stores.get_store(US, "vs_1")).file_counts.total == 0
 
     async def _is_unknown(self, stores: VectorStores, tenant: str) -> None:
         asking = (
-            stores.get(tenant, "vs_1"),
-            stores.update(tenant, a_store()),
-            stores.touch(tenant, a_store()),
-            stores.delete(tenant, "vs_1"),
-            stores.add_files(tenant, "vs_1", [a_file("x")]),
-            stores.files(tenant, "vs_1"),
-            stores.file(tenant, "vs_1", "file-a"),
-            stores.set_attributes(tenant, "vs_1", "file-a", {}),
-            stores.remove_file(tenant, "vs_1", "file-a"),
-            stores.texts(tenant, "vs_1", "file-a"),
-            stores.batch(tenant, "vs_1", "vsfb_1"),
+            stores.get_store(tenant, "vs_1"),
+            stores.update_store(tenant, a_store()),
+            stores.touch_store(tenant, a_store()),
+            stores.delete_store(tenant, "vs_1"),
+            stores.create_files(tenant, "vs_1", [a_file("x")]),
+            stores.list_files(tenant, "vs_1"),
+            stores.get_file(tenant, "vs_1", "file-a"),
+            stores.update_attributes(tenant, "vs_1", "file-a", {}),
+            stores.delete_file(tenant, "vs_1", "file-a"),
+            stores.get_texts(tenant, "vs_1", "file-a"),
+            stores.get_batch(tenant, "vs_1", "vsfb_1"),
             stores.cancel_batch(tenant, "vs_1", "vsfb_1"),
         )
         for each in asking:

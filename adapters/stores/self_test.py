@@ -29,19 +29,19 @@ async def round_trips(store: Store) -> bool:
     run = NewRun(owner=name, job=b"proof", events=first)
     finished = replace(response, status="completed")
     try:
-        await asyncio.to_thread(store.beat, name, 60)
-        await store.create(
+        await asyncio.to_thread(store.record_heartbeat, name, 60)
+        await store.create_response(
             "", StoredResponse(response=response, expires_at=time.time() + EXPIRES_AFTER_S, run=run)
         )
         checks = [
-            await store.held_leases(name) == [lease],
-            await store.append(lease, last),
-            (await store.events("", name)).chunks == [first, last],
-            await store.finish(lease, finished),
-            await store.get("", name) == finished,
+            await store.list_leases(name) == [lease],
+            await store.append_events(lease, last),
+            (await store.read_events("", name)).chunks == [first, last],
+            await store.finish_response(lease, finished),
+            await store.get_response("", name) == finished,
         ]
-        await store.delete("", name)
-        await store.leave(name)
+        await store.delete_response("", name)
+        await store.end_heartbeat(name)
     except NotFound:
         return False
     return all(checks)

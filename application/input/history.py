@@ -55,16 +55,16 @@ class LoadHistory:
         return await self._of_response(tenant, previous)
 
     async def _of_conversation(self, tenant: str, conversation_id: str) -> list[Entry]:
-        load = partial(self._store.conversation_items, tenant, conversation_id)
+        load = partial(self._store.list_conversation_items, tenant, conversation_id)
         try:
             return await self._load(tenant, load, "conversation")
         except NotFound:
             raise conversation_not_found(conversation_id) from None
 
     async def _of_response(self, tenant: str, response_id: str) -> list[Entry]:
-        load = partial(self._store.context, tenant, response_id)
+        load = partial(self._store.get_context, tenant, response_id)
         try:
-            _check_can_continue(await self._store.get(tenant, response_id))
+            _check_can_continue(await self._store.get_response(tenant, response_id))
             return await self._load(tenant, load, "previous_response_id")
         except NotFound:
             raise RequestError(

@@ -56,7 +56,9 @@ class ReadItems:
         if not isinstance(entry.item, i.ItemReference):
             return entry
         try:
-            stored = known_items.get(entry.item.id) or await self._store.item(tenant, entry.item.id)
+            stored = known_items.get(entry.item.id) or await self._store.get_item(
+                tenant, entry.item.id
+            )
         except NotFound:
             raise RequestError(
                 f"Item with id {entry.item.id[:100]!r} not found.", param=path
@@ -65,7 +67,7 @@ class ReadItems:
 
     async def _restore(self, entry: c.Entry, item_id: str, tenant: str, path: str) -> c.Entry:
         try:
-            stored = await self._store.item(tenant, item_id)
+            stored = await self._store.get_item(tenant, item_id)
         except NotFound:
             return entry  # another server's, or never stored: use it as it is
         raw = restore_hidden_fields(entry.raw, stored.raw)

@@ -169,8 +169,8 @@ class LoadMedia:
         """Return an uploaded file."""
         path = f"{path}.file_id"
         try:
-            file = await self._files.get(tenant, file_id)
-            content = await self._files.content(tenant, file_id)
+            file = await self._files.get_file(tenant, file_id)
+            content = await self._files.get_content(tenant, file_id)
         except NotFound:
             raise RequestError(
                 f"There is no file {file_id[:100]!r}.", param=path, code=codes.not_found

@@ -38,6 +38,7 @@ class AuditLog(Protocol):
 
         Raises: SettingsError if nothing can be written to it.
         """
+        return
 
     @abstractmethod
     def record(self, call: ToolCallRecord) -> None:
@@ -45,3 +46,4 @@ class AuditLog(Protocol):
 
     async def aclose(self) -> None:
         """Write all records that can be written. Does nothing by default."""
+        return

@@ -57,7 +57,7 @@ class FileStore(Protocol):
     async def aclose(self) -> None: ...
 
     @abstractmethod
-    async def add(
+    async def create_file(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
     ) -> None:
         """Add a file, unless the tenant would then have more than `limit`. Raises: FilesFull.
@@ -66,11 +66,11 @@ class FileStore(Protocol):
         """
 
     @abstractmethod
-    async def usage(self, tenant: str) -> FileUsage:
+    async def get_usage(self, tenant: str) -> FileUsage:
         """Return what the tenant has."""
 
     @abstractmethod
-    async def page(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
+    async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         """Return a page of the tenant's files, in the order of their ages.
 
         Files of the same second have an order too, which stays the same. The cost is in proportion
@@ -78,26 +78,26 @@ class FileStore(Protocol):
         """
 
     @abstractmethod
-    async def list_all(self, tenant: str) -> list[StoredFile]:
+    async def list_all_files(self, tenant: str) -> list[StoredFile]:
         """Return all files, oldest first."""
 
     @abstractmethod
-    async def get(self, tenant: str, file_id: str) -> StoredFile:
+    async def get_file(self, tenant: str, file_id: str) -> StoredFile:
         """Raises: NotFound."""
 
     @abstractmethod
-    async def content(self, tenant: str, file_id: str) -> bytes:
+    async def get_content(self, tenant: str, file_id: str) -> bytes:
         """Raises: NotFound."""
 
     @abstractmethod
-    def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+    def stream_content(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
         """Yield the content in pieces, only a few of them in memory at a time.
 
         Raises: NotFound, with the first piece.
         """
 
     @abstractmethod
-    async def delete(self, tenant: str, file_id: str) -> None:
+    async def delete_file(self, tenant: str, file_id: str) -> None:
         """Raises: NotFound."""
 
 

@@ -254,9 +254,11 @@ class Engine(Protocol):
         Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
         but may be later.
         """
+        return
 
     async def aclose(self) -> None:
         """Release what `start` took; it may be called again. Does nothing by default."""
+        return
 
     @property
     @abstractmethod
@@ -280,6 +282,7 @@ class Engine(Protocol):
 
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served; never by default."""
+        return
 
     @abstractmethod
     async def prepare(self, prompt: Prompt) -> Prompt:
@@ -411,6 +414,7 @@ class ModelTurn(Protocol):
 
     async def aclose(self) -> None:
         """End the turn, started or not. Does nothing by default."""
+        return
 
     def record_items(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
         """Record which items this turn became; called if it ended with `stop`.
@@ -490,12 +494,15 @@ class Model(Protocol):
         Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
         but may be later.
         """
+        return
 
     async def aclose(self) -> None:
         """Release what `start` took; it may be called again. Does nothing by default."""
+        return
 
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served; never by default."""
+        return
 
     @property
     def is_dead(self) -> bool:

@@ -16,6 +16,7 @@ class PromptTemplates(Protocol):
 
         Raises: SettingsError for a template that cannot be used.
         """
+        return
 
     @abstractmethod
     async def get(self, prompt_id: str, version: str | None) -> PromptTemplate | None:

@@ -70,6 +70,7 @@ class ToolServer(Protocol):
 
         All sessions are closed before; there may have been none.
         """
+        return
 
 
 class ToolServers(Protocol):

@@ -85,7 +85,7 @@ class VectorStores(Protocol):
     async def aclose(self) -> None: ...
 
     @abstractmethod
-    async def create(self, tenant: str, store: VectorStore) -> None:
+    async def create_store(self, tenant: str, store: VectorStore) -> None:
         """Create a vector store. Its file counts are computed; those of `store` are ignored."""
 
     @abstractmethod
@@ -101,25 +101,25 @@ class VectorStores(Protocol):
     async def count_stores(self, tenant: str) -> int: ...
 
     @abstractmethod
-    async def get(self, tenant: str, store_id: str) -> VectorStore: ...
+    async def get_store(self, tenant: str, store_id: str) -> VectorStore: ...
 
     @abstractmethod
-    async def update(self, tenant: str, store: VectorStore) -> None:
+    async def update_store(self, tenant: str, store: VectorStore) -> None:
         """Replace the vector store of this id, but not its files."""
 
     @abstractmethod
-    async def touch(self, tenant: str, store: VectorStore) -> None:
+    async def touch_store(self, tenant: str, store: VectorStore) -> None:
         """Set its `last_active_at` and `expires_at`, and nothing else."""
 
     @abstractmethod
-    async def delete(self, tenant: str, store_id: str) -> None: ...
+    async def delete_store(self, tenant: str, store_id: str) -> None: ...
 
     @abstractmethod
-    async def usage_bytes(self, tenant: str) -> int:
+    async def get_usage_bytes(self, tenant: str) -> int:
         """Return the total size of the tenant's files, as far as they are indexed."""
 
     @abstractmethod
-    async def add_files(
+    async def create_files(
         self,
         tenant: str,
         store_id: str,
@@ -130,7 +130,7 @@ class VectorStores(Protocol):
         """Add all files or none, with due jobs. A file that the store already has is replaced."""
 
     @abstractmethod
-    async def files(
+    async def list_files(
         self,
         tenant: str,
         store_id: str,
@@ -146,33 +146,33 @@ class VectorStores(Protocol):
         """
 
     @abstractmethod
-    async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile: ...
+    async def get_file(self, tenant: str, store_id: str, file_id: str) -> StoreFile: ...
 
     @abstractmethod
-    async def set_attributes(
+    async def update_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: Json
     ) -> StoreFile: ...
 
     @abstractmethod
-    async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None: ...
+    async def delete_file(self, tenant: str, store_id: str, file_id: str) -> None: ...
 
     @abstractmethod
-    async def forget_file(self, tenant: str, file_id: str) -> None:
+    async def delete_file_everywhere(self, tenant: str, file_id: str) -> None:
         """Remove the file from all vector stores of the tenant; it may be in none."""
 
     @abstractmethod
-    async def texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
+    async def get_texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
         """Return the file's text in pieces, without the overlaps of its chunks."""
 
     @abstractmethod
-    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch: ...
+    async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch: ...
 
     @abstractmethod
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """Cancel the files of the batch that are not indexed yet; their jobs become void."""
 
     @abstractmethod
-    async def claim_due(
+    async def claim_due_jobs(
         self,
         *,
         limit: int,
@@ -195,14 +195,14 @@ class VectorStores(Protocol):
     async def add_chunks(
         self, job: IndexJob, chunks: Sequence[TextChunk], vectors: Vectors | None, *, first: bool
     ) -> bool:
-        """Add chunks of the job's file, which are found after `finish`.
+        """Add chunks of the job's file, which are found after `finish_job`.
 
         With `first`, they replace the chunks of earlier attempts. Return False, and add nothing, if
         the job is void.
         """
 
     @abstractmethod
-    async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
+    async def finish_job(self, job: IndexJob, error: IndexingError | None = None) -> bool:
         """Mark the file as indexed, or as failed with `error`. Return False if the job is void."""
 
     @abstractmethod
@@ -241,9 +241,11 @@ class Embeddings(Protocol):
 
         Raises: SettingsError.
         """
+        return
 
     async def aclose(self) -> None:
         """Release what it holds. Does nothing by default."""
+        return
 
     @abstractmethod
     async def embed(self, texts: Sequence[str]) -> Vectors:

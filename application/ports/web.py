@@ -89,9 +89,11 @@ class Web(Protocol):
 
     async def start(self) -> None:
         """Open. Does nothing by default. Raises: SettingsError."""
+        return
 
     async def aclose(self) -> None:
         """Release all resources, if it was started. Does nothing by default."""
+        return
 
     @abstractmethod
     async def search(

@@ -126,7 +126,7 @@ class CheckContainer:
         ):
             raise _invalid_value(f"Name up to {MAX_FILES} file ids.", path)
         files = [
-            await _look_up(self._files.get(tenant, each), each, f"{path}[{position}]")
+            await _look_up(self._files.get_file(tenant, each), each, f"{path}[{position}]")
             for position, each in enumerate(ids)
         ]
         if sum(file.bytes for file in files) > self._limits.disk_bytes:
@@ -137,7 +137,7 @@ class CheckContainer:
         return tuple((file.filename, partial(self._read, tenant, file.id, path)) for file in files)
 
     async def _read(self, tenant: str, file_id: str, path: str) -> bytes:
-        return await _look_up(self._files.content(tenant, file_id), file_id, path)
+        return await _look_up(self._files.get_content(tenant, file_id), file_id, path)
 
 
 async def _look_up(file_or_content: Awaitable[T], file_id: str, path: str) -> T:
@@ -253,9 +253,9 @@ class CreateContainerFile:
         """Add the uploaded file with this id, or this content. Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
         if file_id is not None:
-            file = await _look_up(self._files.get(tenant, file_id), file_id, "file_id")
+            file = await _look_up(self._files.get_file(tenant, file_id), file_id, "file_id")
             name = file.filename
-            content = await _look_up(self._files.content(tenant, file_id), file_id, "file_id")
+            content = await _look_up(self._files.get_content(tenant, file_id), file_id, "file_id")
         await _convert_errors(sandbox.put(name, content), path="file")
         return _show_file(sandbox, await _find_file(sandbox, file_id_of(sandbox, name)))
 

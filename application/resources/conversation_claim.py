@@ -54,7 +54,9 @@ class ClaimConversation:
 
     async def _claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
         try:
-            await self._store.claim(tenant, conversation_id, response_id, owner=self._owner)
+            await self._store.claim_conversation(
+                tenant, conversation_id, response_id, owner=self._owner
+            )
         except NotFound:
             raise conversation_not_found(conversation_id) from None
 
@@ -62,7 +64,7 @@ class ClaimConversation:
         self, tenant: str, conversation_id: str, response_id: str
     ) -> None:
         try:
-            await self._store.get(tenant, response_id)
+            await self._store.get_response(tenant, response_id)
         except NotFound:
-            await self._store.release(tenant, conversation_id, response_id)
+            await self._store.release_conversation(tenant, conversation_id, response_id)
         # A stored response goes on running: its end or its deletion releases the conversation.

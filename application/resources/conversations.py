@@ -60,7 +60,7 @@ class GetConversation:
 
     async def __call__(self, tenant: str, conversation_id: str) -> Conversation:
         """Raises: NotFound."""
-        return await self._store.conversation(tenant, conversation_id)
+        return await self._store.get_conversation(tenant, conversation_id)
 
 
 class ListConversations:
@@ -128,7 +128,7 @@ class CreateItems:
         new_items = [each.item for each in entries]
         check_ids(await self._used_ids(tenant, conversation_id, new_items), new_items, "items")
         items = to_new_stored_items(entries, self._new_id)
-        await self._store.add_items(tenant, conversation_id, items)
+        await self._store.create_conversation_items(tenant, conversation_id, items)
         return Page(items=items, has_more=False)
 
     async def _used_ids(
@@ -138,7 +138,7 @@ class CreateItems:
         used_ids = []
         for item_id in {item.id for item in items if item.id}:
             with suppress(NotFound):  # of the conversation, too: adding the items says so
-                await self._store.conversation_item(tenant, conversation_id, item_id)
+                await self._store.get_conversation_item(tenant, conversation_id, item_id)
                 used_ids.append(item_id)
         return used_ids
 
@@ -151,7 +151,7 @@ class ListItems:
         self, tenant: str, conversation_id: str, query: StorePageQuery
     ) -> Page[StoredItem]:
         """Raises: NotFound; NotInList."""
-        read = partial(self._store.conversation_items, tenant, conversation_id)
+        read = partial(self._store.list_conversation_items, tenant, conversation_id)
         return await read_page(read, query)
 
 
@@ -161,7 +161,7 @@ class GetItem:
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem:
         """Raises: NotFound."""
-        return await self._store.conversation_item(tenant, conversation_id, item_id)
+        return await self._store.get_conversation_item(tenant, conversation_id, item_id)
 
 
 class DeleteItem:
@@ -170,5 +170,5 @@ class DeleteItem:
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
         """Delete the item and return its conversation. Raises: NotFound."""
-        await self._store.remove_item(tenant, conversation_id, item_id)
-        return await self._store.conversation(tenant, conversation_id)
+        await self._store.delete_conversation_item(tenant, conversation_id, item_id)
+        return await self._store.get_conversation(tenant, conversation_id)

@@ -65,7 +65,7 @@ class CreateFile:
         limits = self._limits
         limit = FileUsage(files=limits.max_files, bytes=limits.quota_bytes)
         try:
-            await self._files.add(tenant, file, content, limit=limit)
+            await self._files.create_file(tenant, file, content, limit=limit)
         except FilesFull as full:
             raise _full_error(limits, full) from None
         return file
@@ -102,7 +102,7 @@ class ListFiles:
             limit=limit + 1, after=after, is_descending=order == "desc", purpose=purpose
         )
         try:
-            files = await self._files.page(tenant, query)
+            files = await self._files.list_files(tenant, query)
         except NotFound:
             raise RequestError(
                 f"File with id {(after or '')[:100]!r} not found.",
@@ -119,7 +119,7 @@ class GetFile:
     async def __call__(self, tenant: str, file_id: str) -> StoredFile:
         """Raises: NotFound."""
         try:
-            return await self._files.get(tenant, file_id)
+            return await self._files.get_file(tenant, file_id)
         except NotFound:
             raise _not_found(file_id) from None
 
@@ -131,10 +131,10 @@ class GetFileContent:
     async def __call__(self, tenant: str, file_id: str) -> tuple[StoredFile, AsyncGenerator[bytes]]:
         """Return the file and its content in chunks. Raises: NotFound."""
         try:
-            file = await self._files.get(tenant, file_id)
+            file = await self._files.get_file(tenant, file_id)
         except NotFound:
             raise _not_found(file_id) from None
-        return file, self._files.pieces(tenant, file_id)
+        return file, self._files.stream_content(tenant, file_id)
 
 
 class DeleteFile:
@@ -145,9 +145,9 @@ class DeleteFile:
     async def __call__(self, tenant: str, file_id: str) -> None:
         """Delete the file and remove it from all vector stores. Raises: NotFound."""
         # The vector stores come first: once the file is gone, a repeated request ends as not found.
-        await self._vector_stores.forget_file(tenant, file_id)
+        await self._vector_stores.delete_file_everywhere(tenant, file_id)
         try:
-            await self._files.delete(tenant, file_id)
+            await self._files.delete_file(tenant, file_id)
         except NotFound:
             raise _not_found(file_id) from None
 

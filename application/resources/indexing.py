@@ -133,7 +133,7 @@ class IndexFiles:
         """
         if self._running.total() >= MAX_CONCURRENT_FILES:
             return None
-        jobs = await self._stores.claim_due(
+        jobs = await self._stores.claim_due_jobs(
             limit=1,
             claim_s=CLAIM_S,
             skip=[each for each, count in self._running.items() if count >= MAX_PER_TENANT],
@@ -180,19 +180,19 @@ class IndexFiles:
         except Exception:  # one file must not stop the indexing of the others
             logger.exception("a file of a vector store cannot be indexed")
             error = IndexingError(code="server_error", message="The file could not be indexed.")
-        await self._stores.finish(job, error)
+        await self._stores.finish_job(job, error)
 
     async def _attempt(self, claim: _Claim) -> IndexingError | None:
         job = claim.job
         if job.attempt > MAX_ATTEMPTS:  # the file may have crashed the servers that tried it
             return IndexingError(code="server_error", message="The file could not be indexed.")
-        if await self._stores.usage_bytes(job.tenant) >= self._quota_bytes:
+        if await self._stores.get_usage_bytes(job.tenant) >= self._quota_bytes:
             return IndexingError(
                 code="invalid_file",
                 message=f"Your vector stores may take {self._quota_bytes} bytes together, and all "
                 "of them are in use. Delete what you no longer need.",
             )
-        content = await self._files.content(job.tenant, job.file_id)
+        content = await self._files.get_content(job.tenant, job.file_id)
         text = await self._text_of(job, content)
         chunks = text_chunks(
             text,

@@ -94,7 +94,7 @@ class CheckQuota:
 
     async def _refresh(self, tenant: str) -> _CachedUsage:
         queried_at = self._clock()
-        reported = await self._store.usage(tenant)
+        reported = await self._store.get_storage_usage(tenant)
         usage = self._cache.pop(tenant, None)
         # If several requests ask at the same time, the first answer counts for all of them.
         if usage is None or usage.reported_at < queried_at:

@@ -68,7 +68,7 @@ class FindVectorStore:
 
     async def __call__(self, tenant: str, store_id: str) -> VectorStore:
         """Raises: NotFound."""
-        return self._with_status(await self._stores.get(tenant, store_id))
+        return self._with_status(await self._stores.get_store(tenant, store_id))
 
     async def get_usable(self, tenant: str, store_id: str, path: str) -> VectorStore:
         """Return a vector store to use now, and record the use.
@@ -89,7 +89,7 @@ class FindVectorStore:
         if now - store.last_active_at >= ACTIVITY_RESOLUTION_S:
             expires_at = expiry_of(store.expires_after, now)
             store = replace(store, last_active_at=now, expires_at=expires_at)
-            await self._stores.touch(tenant, store)
+            await self._stores.touch_store(tenant, store)
         return store
 
     async def page(self, tenant: str, query: VectorPageQuery) -> list[VectorStore]:
@@ -168,13 +168,13 @@ class AddFiles:
                 param="file_ids" if len(files) > 1 else "file_id",
                 code="vector_store_full",
             )
-        await self._stores.add_files(tenant, store.id, files, batch=batch)
+        await self._stores.create_files(tenant, store.id, files, batch=batch)
         self._index.wake()
 
     async def _look_up(self, tenant: str, requested: RequestedFile) -> FileToAdd:
         file_id = requested.file.file_id
         try:
-            uploaded = await self._files.get(tenant, file_id)
+            uploaded = await self._files.get_file(tenant, file_id)
         except NotFound:
             raise NotFound(f"File with id {file_id!r} not found.", param=requested.path) from None
         return FileToAdd(
@@ -224,10 +224,10 @@ class CreateVectorStore:
             last_active_at=now,
             metadata=request.metadata or {},
         )
-        await self._stores.create(tenant, store)
+        await self._stores.create_store(tenant, store)
         if files:
             await self._add_files(tenant, store, files)
-        return await self._stores.get(tenant, store.id)
+        return await self._stores.get_store(tenant, store.id)
 
 
 class ListVectorStores:
@@ -257,7 +257,7 @@ class UpdateVectorStore:
             after = changes.expires_after or None
             expires_at = expiry_of(after, store.last_active_at)
             store = replace(store, expires_after=after, expires_at=expires_at)
-        await self._stores.update(tenant, store)
+        await self._stores.update_store(tenant, store)
         return await self._find(tenant, store_id)
 
 
@@ -267,7 +267,7 @@ class DeleteVectorStore:
 
     async def __call__(self, tenant: str, store_id: str) -> None:
         """Delete the vector store but not the uploaded files. Raises: NotFound."""
-        await self._stores.delete(tenant, store_id)
+        await self._stores.delete_store(tenant, store_id)
 
 
 class SearchVectorStores:
@@ -321,7 +321,7 @@ class CreateStoreFile:
         sizes = sizes_of(request.chunking_strategy)
         file = RequestedFile(path="file_id", file=request, sizes=sizes)
         await self._add_files(tenant, store, await self._add_files.look_up(tenant, [file]))
-        return await self._stores.file(tenant, store_id, request.file_id)
+        return await self._stores.get_file(tenant, store_id, request.file_id)
 
 
 class CreateFileBatch:
@@ -348,7 +348,7 @@ class CreateFileBatch:
             id=self._new_id("vsfb"), created_at=int(self._now()), vector_store_id=store.id
         )
         await self._add_files(tenant, store, files, batch=batch)
-        return await self._stores.batch(tenant, store_id, batch.id)
+        return await self._stores.get_batch(tenant, store_id, batch.id)
 
 
 def _requested_files_in(request: NewFileBatch) -> list[RequestedFile]:
@@ -386,7 +386,7 @@ class ListStoreFiles:
         batch_id: str | None = None,
     ) -> Page[StoreFile]:
         """Raises: NotFound; NotInList."""
-        read = partial(self._stores.files, tenant, store_id, batch_id=batch_id, status=status)
+        read = partial(self._stores.list_files, tenant, store_id, batch_id=batch_id, status=status)
         return await _read_page(read, query)
 
 

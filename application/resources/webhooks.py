@@ -186,7 +186,7 @@ class SendDeliveries:
 
     async def __call__(self) -> int:
         """Attempt some due deliveries once each. Return how many. Raises: StoreError."""
-        deliveries = await self._outbox.claim_due(
+        deliveries = await self._outbox.claim_due_deliveries(
             limit=MAX_CONCURRENT_DELIVERIES, claim_s=self._schedule.claim_s
         )
         errors = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
@@ -206,7 +206,7 @@ class SendDeliveries:
         if endpoint is None:  # another server may have it in its settings, or this one soon
             await self._retry_later(delivery, "its endpoint is not in the settings")
         elif (rest_s := self._failures.rest_s(endpoint.name)) > 0:
-            await self._outbox.delay(delivery.id, self._schedule.jitter(rest_s))
+            await self._outbox.delay_delivery(delivery.id, self._schedule.jitter(rest_s))
         else:
             await self._attempt(delivery, endpoint)
 
@@ -219,7 +219,7 @@ class SendDeliveries:
             seconds, attempt = self._now() - started_at, delivery.attempts + 1
             ids = _ids_of(delivery)
             logger.info("webhook %s to %s: received in %.3f s, attempt %d", *ids, seconds, attempt)
-            await self._outbox.remove(delivery.id)
+            await self._outbox.delete_delivery(delivery.id)
         elif status == HTTP_GONE:
             await self._give_up(delivery, reason)
         else:
@@ -257,11 +257,11 @@ class SendDeliveries:
             logger.warning(
                 "webhook %s to %s failed and will be retried: %s", *_ids_of(delivery), reason
             )
-        await self._outbox.delay(delivery.id, self._schedule.jitter(delay_s))
+        await self._outbox.delay_delivery(delivery.id, self._schedule.jitter(delay_s))
 
     async def _give_up(self, delivery: WebhookDelivery, reason: str) -> None:
         logger.error("giving up on webhook %s to %s: %s", *_ids_of(delivery), reason)
-        await self._outbox.remove(delivery.id)
+        await self._outbox.delete_delivery(delivery.id)
 
 
 def _response_of(delivery: WebhookDelivery) -> str:

@@ -17,7 +17,7 @@ class CancelResponse:
 
     async def __call__(self, tenant: str, response_id: str) -> Response:
         """Return the cancelled response. Raises: NotFound; RequestError if it has already ended."""
-        response = await self._store.get(tenant, response_id)
+        response = await self._store.get_response(tenant, response_id)
         if not response.background:
             raise RequestError("Cannot cancel a synchronous response.")
         if response.status not in TERMINAL:

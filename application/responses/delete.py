@@ -15,8 +15,8 @@ class DeleteResponse:
 
     async def __call__(self, tenant: str, response_id: str) -> None:
         """Stop the response if it is running, then delete it. Raises: NotFound."""
-        response = await self._store.get(tenant, response_id)  # checks the tenant first
+        response = await self._store.get_response(tenant, response_id)  # checks the tenant first
         if response.status not in TERMINAL:
             await self._stop_run(tenant, response_id)
-        await self._store.delete(tenant, response_id)
+        await self._store.delete_response(tenant, response_id)
         await self._log.drop(response_id)

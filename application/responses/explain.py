@@ -62,8 +62,8 @@ class ExplainResponse:
         """Return the bundle as JSON. Raises: NotFound, StoreError."""
         response = await self._get(tenant, response_id)
         has_ended = response.status in TERMINAL
-        items = await self._store.input_items(tenant, response_id)
-        sealed = await self._store.trace(tenant, response_id) is not None
+        items = await self._store.list_input_items(tenant, response_id)
+        sealed = await self._store.get_trace(tenant, response_id) is not None
         trace = await self._traces.load(tenant, response_id) if sealed else None
         events = await self._events(tenant, response_id) if has_ended else ()
         missing = _missing(trace, events, has_ended=has_ended, is_sealed=sealed)

@@ -26,7 +26,7 @@ class FollowResponse:
 
         Raises: NotFound; RequestError if the log is gone.
         """
-        await self._store.get(tenant, response_id)
+        await self._store.get_response(tenant, response_id)
         start = "first" if after < 0 else "resumed"
         with suppress(NotFound):
             local = await self._log.open(response_id, after=after)

@@ -20,7 +20,7 @@ class GetResponse:
 
     async def __call__(self, tenant: str, response_id: str) -> Response:
         """Return it with the record of its run so far, if it runs here. Raises: NotFound."""
-        response = self._runs.with_metrics(await self._store.get(tenant, response_id))
+        response = self._runs.with_metrics(await self._store.get_response(tenant, response_id))
         if response.status == "queued" and await self.has_started(tenant, response_id):
             return replace(response, status="in_progress")
         return response
@@ -29,7 +29,7 @@ class GetResponse:
         """Return whether a response that is stored as queued runs."""
         # The response is stored when it is created and when it ends; between, only the log changes.
         try:
-            log_slice = await self._store.events(
+            log_slice = await self._store.read_events(
                 tenant, response_id, after=QUEUED_EVENTS - 1, limit_bytes=1
             )
         except NotFound:

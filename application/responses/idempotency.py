@@ -94,7 +94,7 @@ class IdempotencyKeys:
         """
         deadline, delay_s = self._clock() + self._wait_s, INITIAL_DELAY_S
         while True:
-            record = await self._store.reserve(
+            record = await self._store.reserve_idempotency_key(
                 tenant,
                 key.key,
                 response_id=response_id,
@@ -116,7 +116,7 @@ class IdempotencyKeys:
     async def unreserve(self, tenant: str, key: IdempotencyKey, response_id: str) -> None:
         """Free the key if this response has it, now or as soon as the store can; never raises."""
         await self._compensation.run(
-            partial(self._store.unreserve, tenant, key.key, response_id),
+            partial(self._store.release_idempotency_key, tenant, key.key, response_id),
             log_message=f"an Idempotency-Key is reserved for {response_id}, which does not exist",
         )
 

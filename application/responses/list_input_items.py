@@ -17,4 +17,4 @@ class ListInputItems:
         self, tenant: str, response_id: str, query: StorePageQuery
     ) -> Page[StoredItem]:
         """Raises: NotFound; NotInList."""
-        return await read_page(partial(self._store.input_items, tenant, response_id), query)
+        return await read_page(partial(self._store.list_input_items, tenant, response_id), query)

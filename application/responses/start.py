@@ -149,7 +149,7 @@ class StartResponse:
                 "Send the request again when one of them is complete.",
                 code="rate_limit_exceeded",
             )
-        waiting = (await self._store.usage(prepared.tenant)).waiting
+        waiting = (await self._store.get_storage_usage(prepared.tenant)).waiting
         if waiting >= self._limits.max_waiting:
             raise ConcurrencyLimitExceeded(
                 f"{waiting} background responses are already waiting, which is the limit. "
@@ -266,7 +266,7 @@ class StartResponse:
             run=run,
         )
         with prepared.recorder.time_store_write():
-            await self._store.create(prepared.tenant, stored)
+            await self._store.create_response(prepared.tenant, stored)
 
     def _expiry_of(self, response: Response) -> float | None:
         # A conversation's responses do not expire (docs/reference/api.md#conversations).
@@ -291,7 +291,7 @@ class StartResponse:
 
     async def _delete(self, tenant: str, response_id: str) -> None:
         with suppress(NotFound):
-            await self._store.delete(tenant, response_id)
+            await self._store.delete_response(tenant, response_id)
 
 
 def _accepted(

@@ -145,6 +145,6 @@ class StartBackgroundRuns:
         """End a run that cannot start; let one that can wait for a server with a free slot."""
         run = restored.run
         if restored.failure is None:
-            await self._store.give_back(run.lease)
+            await self._store.give_back_run(run.lease)
         else:
             await self._run_response.finish(run, restored.fail(restored.failure))

@@ -47,7 +47,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Write the first beat and start the thread. Raises: StoreError."""
-        self._store.beat(self._owner, self._lease_s)
+        self._store.record_heartbeat(self._owner, self._lease_s)
         self._last_beat_at = self._clock()
         self._thread.start()
 
@@ -75,7 +75,7 @@ class Heartbeat:
         while not self._stopped.wait(wait_s):
             wait_s = min(self._retry_s, interval_s)
             with outages.log_outages():
-                self._store.beat(self._owner, self._lease_s)
+                self._store.record_heartbeat(self._owner, self._lease_s)
                 self._record_beat()
                 wait_s = interval_s
 

@@ -287,7 +287,7 @@ class DurableJournal(Journal):
         if self._unconfirmed is None:
             return
         chunk, events = self._unconfirmed
-        if not await self._store.append(self._lease, chunk):
+        if not await self._store.append_events(self._lease, chunk):
             raise LeaseLost(f"{self._lease.response_id} lost its lease")
         self._unconfirmed = None
         await self._log.append(self._lease.response_id, events)
@@ -301,7 +301,7 @@ class DurableJournal(Journal):
 
 
 class _RetryableFinish:
-    """`Store.finish` of one run, which can be retried with the same result."""
+    """`Store.finish_response` of one run, which can be retried with the same result."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class _RetryableFinish:
     async def __call__(self) -> bool:
         """Return whether the store has this end. Raises: StoreError."""
         is_retry, self._is_retry = self._is_retry, True
-        if await self._store.finish(
+        if await self._store.finish_response(
             self._lease, self._response, events=self._events, deliveries=self._deliveries
         ):
             return True
@@ -330,7 +330,7 @@ class _RetryableFinish:
 
     async def _is_stored(self) -> bool:
         try:
-            stored = await self._store.get(self._lease.tenant, self._lease.response_id)
+            stored = await self._store.get_response(self._lease.tenant, self._lease.response_id)
         except NotFound:
             return False
         return _encode(stored) == _encode(self._response)

@@ -44,7 +44,7 @@ class WatchLeases:
         """Compare once. Raises: StoreError."""
         # Read first: the store's answer may lack the leases of runs that start meanwhile.
         active_leases = self._runs.leases
-        held_leases = set(await self._store.held_leases(self._owner))
+        held_leases = set(await self._store.list_leases(self._owner))
         for lease in active_leases:
             if lease not in held_leases:
                 self._runs.cancel_lost(lease)
@@ -52,6 +52,6 @@ class WatchLeases:
         orphans = {lease for lease in held_leases if lease.response_id not in self._runs}
         for lease in orphans & self._orphans:
             logger.warning("response %s is not active here: giving it back", lease.response_id)
-            await self._store.give_back(lease)
+            await self._store.give_back_run(lease)
             self._runs.work_available.set()
         self._orphans = orphans

@@ -150,7 +150,7 @@ class RestoreRun:
         )
         sequencer, events = self._resume_sequencer(leased_run, request, log, progress)
         if sequencer.response.status in TERMINAL:  # the store has only logged the end
-            await self._store.finish(lease, recorder.end(sequencer.response))
+            await self._store.finish_response(lease, recorder.end(sequencer.response))
             return None
         resumed_log = None if events is None else ResumedLog(sequencer, events, progress)
         if resumed_log is None or resumed_log.is_ending or lease.epoch > self._max_attempts:

@@ -341,7 +341,9 @@ class RunResponse:
         if not run.is_stored and run.conversation_id is not None:
             output = [to_stored_item(c.entry(item)) for item in response.output]
             items = [*run.input, *output] if response.keeps_items else []
-            release = partial(self._store.release, run.tenant, run.conversation_id, run.id, items)
+            release = partial(
+                self._store.release_conversation, run.tenant, run.conversation_id, run.id, items
+            )
             await retry(release, self._retry_s)  # a repetition has no effect: the claim is gone
         shown = run.sequencer.response
         deliveries = self._make_deliveries(run.tenant, shown) if shown.background else ()
@@ -355,7 +357,9 @@ class RunResponse:
         """
         # A run that can be resumed still needs the claim on its conversation.
         if run.conversation_id is not None and not run.can_resume:
-            release = partial(self._store.release, run.tenant, run.conversation_id, run.id)
+            release = partial(
+                self._store.release_conversation, run.tenant, run.conversation_id, run.id
+            )
             log_message = f"conversation {run.conversation_id} stays locked by {run.id}"
             await self._compensation.run(release, log_message=log_message)
         await run.journal.give_up(end)
@@ -377,7 +381,7 @@ class RunResponse:
     async def _give_back(self, run: Run) -> None:
         await run.journal.give_up(())
         try:
-            await self._store.give_back(run.lease)
+            await self._store.give_back_run(run.lease)
         except Exception:  # another server takes it over when this one seems dead
             logger.exception("response %s could not be given back", run.id)
 

@@ -40,7 +40,7 @@ class StopRun:
         """Return the response, which has ended. Raises: NotFound, StoreError."""
         await self._runs.cancel(response_id)
         for _ in range(MAX_ATTEMPTS):
-            response = await self._store.get(tenant, response_id)
+            response = await self._store.get_response(tenant, response_id)
             if response.status in TERMINAL:
                 return response
             # To completion: a run that is taken over and then left would start again.
@@ -50,7 +50,7 @@ class StopRun:
 
     async def _end(self, tenant: str, response_id: str) -> bool:
         with self._runs.mark_active(response_id):
-            leased_run = await self._store.take_over(self._owner, tenant, response_id)
+            leased_run = await self._store.take_over_run(self._owner, tenant, response_id)
             if leased_run is None:
                 return True
             restored = await self._restore(leased_run, server=self._owner)

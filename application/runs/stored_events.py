@@ -55,7 +55,7 @@ async def read_log(store: EventStore, tenant: str, response_id: str) -> StoredLo
     records: list[AnyRecord] = []
     while True:
         after = events[-1].sequence_number if events else -1
-        log_slice = await store.events(tenant, response_id, after=after)
+        log_slice = await store.read_events(tenant, response_id, after=after)
         for chunk in log_slice.chunks:
             events += await _events_after(events[-1].sequence_number if events else -1, chunk)
             if progress := progress_of(chunk):
@@ -163,7 +163,7 @@ class StoredEvents(EventBatches):
             raise CorruptLog(f"The log has no end after number {self._last}.")
 
     async def _read_log(self, after: int) -> LogSlice:
-        return await retry(lambda: self._store.events(*self._ids, after=after), self._retry_s)
+        return await retry(lambda: self._store.read_events(*self._ids, after=after), self._retry_s)
 
     async def _wait_for_log(self) -> None:
         await self._store.wait_for_events(*self._ids, after=self._last, limit_s=MAX_WAIT_S)
@@ -183,7 +183,7 @@ class StoredEvents(EventBatches):
         if isinstance(exc, StoreError):
             return UNAVAILABLE
         try:
-            await self._store.get(*self._ids)
+            await self._store.get_response(*self._ids)
         except NotFound:
             return DELETED
         except StoreError:
@@ -247,13 +247,13 @@ class FollowedEvents(EventBatches):
         if self._last != self._after:
             return False
         with suppress(NotFound, StoreError):
-            has_ended = (await self._store.get(*self._ids)).status in TERMINAL_STATUSES
+            has_ended = (await self._store.get_response(*self._ids)).status in TERMINAL_STATUSES
             return has_ended and not await self._is_in_store()
         return False
 
     async def _is_in_store(self) -> bool:
         try:
-            await self._store.events(*self._ids, after=self._last)
+            await self._store.read_events(*self._ids, after=self._last)
         except NotFound:
             return False
         return True

@@ -251,7 +251,7 @@ class KeepTraces:
 
         Raises: NotFound, StoreError.
         """
-        sealed = await self._store.trace(tenant, response_id)
+        sealed = await self._store.get_trace(tenant, response_id)
         if sealed is None:
             return None
         return await compute_in_thread(self._unseal_trace, tenant, sealed)

@@ -120,10 +120,10 @@ def update(settings: Settings, key_id: str, options: PolicyOptions) -> KeyPolicy
     """
 
     async def change(store: Store) -> KeyPolicy | None:
-        for key in await store.keys():
+        for key in await store.list_api_keys():
             if key.id == key_id:
                 policy = options.apply(key.policy, time.time())
-                return policy if await store.update_key(key_id, policy) else None
+                return policy if await store.update_api_key(key_id, policy) else None
         return None
 
     if settings.store != "memory":

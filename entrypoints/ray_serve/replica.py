@@ -71,7 +71,7 @@ class Replica:
         """Return the load that no open request shows, for `scale_by_load`. Raises: StoreError."""
         return {
             BACKGROUND_RUNS: self._app.runs.active.background,
-            WAITING_RUNS: await self._app.server_state.store.count_waiting(),
+            WAITING_RUNS: await self._app.server_state.store.count_waiting_runs(),
         }
 
     async def _start(self, stack: AsyncExitStack) -> tuple[ASGIApp, App]:

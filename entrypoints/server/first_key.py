@@ -44,7 +44,7 @@ async def first_key_command(container: Container) -> str | None:
     file = container.keys_file()
     if file is not None and await file.keys():
         return None
-    if await container.store().keys():
+    if await container.store().list_api_keys():
         return None
     return shlex.join(["antiphon", "keys", "create", "--name", "me", *_create_options(settings)])
 

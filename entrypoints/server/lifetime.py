@@ -109,7 +109,7 @@ async def _own_runs(stack: AsyncExitStack, ports: Container, runs: Runs) -> None
         await asyncio.to_thread(heartbeat.stop)
         try:
             async with asyncio.timeout(LEAVE_S):
-                await store.leave(owner)
+                await store.end_heartbeat(owner)
         except (StoreError, TimeoutError) as exc:
             logger.warning(
                 "could not give up this server's leases; they expire in %g s: %s",

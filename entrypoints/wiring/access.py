@@ -67,7 +67,7 @@ def build_access(
     now: Clock,
 ) -> Access:
     """Return what finds out who sends a request: a proxy's user, a key, a token or a session."""
-    find_caller = FindCaller([store.key] if file is None else [file.key, store.key])
+    find_caller = FindCaller([store.get_api_key] if file is None else [file.key, store.get_api_key])
     bearer = BearerIdentity(find_caller, _find_token_caller(settings.oidc, keys))
     sessions = Sessions(sealer.seal, sealer.unseal, now=now)
     proxy = [ProxyIdentity(settings.trusted_proxy)] if settings.trusted_proxy.is_on else []

@@ -117,7 +117,7 @@ class Watched(Struct, frozen=True):
         }
 
     async def _queued(self) -> Mapping[Labels, float]:
-        return {(): await self.state.store.count_waiting()}
+        return {(): await self.state.store.count_waiting_runs()}
 
     async def _streams(self) -> Mapping[Labels, float]:
         return {(): len(self.state.streams)}

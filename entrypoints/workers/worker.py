@@ -69,7 +69,7 @@ class Worker(Process):
     async def join(self, store: RunStore) -> None:
         if self._place.predecessor is not None:
             # It is gone for certain, so nobody needs to wait for the end of its lease.
-            await store.leave(self._place.predecessor)
+            await store.end_heartbeat(self._place.predecessor)
 
     async def check_store(self, container: Container) -> None:
         """Raises: SettingsError if the store does not have what the first worker wrote to it."""
@@ -77,7 +77,7 @@ class Worker(Process):
         number = str(self._place.number)
         if self._place.predecessor is not None:
             return
-        witness = await container.store().reserve(
+        witness = await container.store().reserve_idempotency_key(
             WITNESS,
             self._place.server_id,
             response_id=number,

@@ -199,8 +199,9 @@ class FakeTools(ToolServers, ToolSession):
 class FailingStore(MemoryStore):
     """A memory store whose methods named in `failing` raise `error`.
 
-    If `claimed` is an event, `claim` sets it after its work and never returns; `created` does
-    the same for `create`, and `settling` once for `settle_usage`, before its work.
+    If `claimed` is an event, `claim_conversation` sets it after its work and never returns;
+    `created` does the same for `create_response`, and `settling` once for `settle_usage`, before
+    its work.
     """
 
     def __init__(self) -> None:
@@ -215,35 +216,35 @@ class FailingStore(MemoryStore):
     def outlives_server(self) -> bool:
         return True  # the servers of a test share it
 
-    async def create(self, *args: Any, **kwargs: Any) -> None:
+    async def create_response(self, *args: Any, **kwargs: Any) -> None:
         self._maybe_fail("create")
-        await super().create(*args, **kwargs)
+        await super().create_response(*args, **kwargs)
         if self.created is not None:
             self.created.set()
             await asyncio.Event().wait()
 
-    async def finish(self, *args: Any, **kwargs: Any) -> bool:
+    async def finish_response(self, *args: Any, **kwargs: Any) -> bool:
         self._maybe_fail("finish")
-        return await super().finish(*args, **kwargs)
+        return await super().finish_response(*args, **kwargs)
 
-    async def append(self, *args: Any, **kwargs: Any) -> bool:
+    async def append_events(self, *args: Any, **kwargs: Any) -> bool:
         self._maybe_fail("append")
-        return await super().append(*args, **kwargs)
+        return await super().append_events(*args, **kwargs)
 
-    async def claim(self, *args: Any, **kwargs: Any) -> None:
-        await super().claim(*args, **kwargs)
+    async def claim_conversation(self, *args: Any, **kwargs: Any) -> None:
+        await super().claim_conversation(*args, **kwargs)
         if self.claimed is not None:
             self.claimed.set()
             await asyncio.Event().wait()
 
-    async def release(self, *args: Any, **kwargs: Any) -> None:
+    async def release_conversation(self, *args: Any, **kwargs: Any) -> None:
         self._maybe_fail("release")
-        await super().release(*args, **kwargs)
+        await super().release_conversation(*args, **kwargs)
         self._maybe_fail("release heard")
 
-    async def context(self, *args: Any) -> list[StoredItem]:
+    async def get_context(self, *args: Any) -> list[StoredItem]:
         self._maybe_fail("context")
-        return await super().context(*args)
+        return await super().get_context(*args)
 
     async def reserve_usage(self, *args: Any) -> KeyUsage:
         self._maybe_fail("reserve_usage")
@@ -373,7 +374,7 @@ class House:
             self.store, self.log, self.runs, models, restore, run_response, owner=owner
         )
         self.watch_leases = WatchLeases(self.store, self.runs, owner=owner)
-        self.store.beat(owner, 60)
+        self.store.record_heartbeat(owner, 60)
 
     def _record_delivery(self, tenant: str, response: Response) -> list[WebhookDelivery]:
         self.deliveries.append((tenant, response.status))

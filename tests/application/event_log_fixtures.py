@@ -45,7 +45,7 @@ async def create_run(store: MemoryStore, seq: Sequencer, *, durable: bool = True
     """Create the response, and its log if the run is durable; return its first events."""
     first = [*seq.open(), *seq.start()]
     run = NewRun(owner=OWNER, events=encode_chunk(first) if durable else None)
-    await store.create(TENANT, StoredResponse(response=seq.response, run=run))
+    await store.create_response(TENANT, StoredResponse(response=seq.response, run=run))
     return first
 
 
@@ -72,11 +72,13 @@ class FailingStore(MemoryStore):
         self.fails: Callable[[int], bool] = lambda _: False
         self.lost_answer = False
 
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
-        return await self._write(lambda: MemoryStore.append(self, lease, events))
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
+        return await self._write(lambda: MemoryStore.append_events(self, lease, events))
 
-    async def finish(self, lease: Lease, response: Response, **options: Any) -> bool:
-        return await self._write(lambda: MemoryStore.finish(self, lease, response, **options))
+    async def finish_response(self, lease: Lease, response: Response, **options: Any) -> bool:
+        return await self._write(
+            lambda: MemoryStore.finish_response(self, lease, response, **options)
+        )
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
         await self.gate.wait()

@@ -197,7 +197,7 @@ async def seed(store: MemoryStore) -> None:
             model=turn.model,
             metrics=ResponseMetrics(received_at=now - number, turns=(turn,)),
         )
-        await store.create("default", StoredResponse(response=response))
+        await store.create_response("default", StoredResponse(response=response))
 
 
 def test_ten_thousand_responses_do_not_stall_the_list(crowd: Any) -> None:

@@ -86,18 +86,18 @@ async def test_a_restart_keeps_everything(opened: Open, path: Path) -> None:
     done = finished_response("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
     async with opened(path) as store:
         await create_and_finish(store, "a")
-        await store.create(US, new_response("b", after="a"))
+        await store.create_response(US, new_response("b", after="a"))
         assert await finish(store, done)
         await create_conversation(store, "talk", "x")
         await run_in_conversation(store, "talk", "one")
         await claim(store, "talk", "two")
-        await store.create(US, response_with_log("runs"))
-        await store.leave(OWNER)
+        await store.create_response(US, response_with_log("runs"))
+        await store.end_heartbeat(OWNER)
         [run] = await lease_runs(store)
-        assert await store.append(run.lease, chunk(2))
-        await store.delete(US, "resp_a")
+        assert await store.append_events(run.lease, chunk(2))
+        await store.delete_response(US, "resp_a")
     async with opened(path) as store:
-        assert as_json(await store.get(US, "resp_b")) == as_json(done)
+        assert as_json(await store.get_response(US, "resp_b")) == as_json(done)
         assert (await context_of(store, "b"))[:3] == [*turn_item_names("a"), "b_in"]
         assert await items_of(store, "talk") == ["x", *turn_item_names("one")]
         assert await log_of(store, "runs") == [chunk(0, 2), chunk(2)]
@@ -142,13 +142,13 @@ async def test_a_journal_that_cannot_be_written_accepts_no_more_writes(
         limit_file_size(size_of(path) + 10)
         for name in "bc":
             with pytest.raises(StoreError, match="File too large"):
-                await store.create(US, new_response(name))
+                await store.create_response(US, new_response(name))
         with pytest.raises(StoreError):
             await store.check()
         limit_file_size(size_of(path) + 100_000)
     async with opened(path) as store:
         assert await context_of(store, "a") == turn_item_names("a")
-        assert await is_unknown(store.get(US, "resp_b"))
+        assert await is_unknown(store.get_response(US, "resp_b"))
 
 
 def test_the_example_can_be_served(

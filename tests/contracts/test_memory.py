@@ -182,15 +182,15 @@ async def test_canceled_readers_leave_nothing_behind() -> None:
 
 async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> None:
     store = MemoryStore(keep=3)
-    await store.create(US, new_response("running"))
+    await store.create_response(US, new_response("running"))
     for name, before in (("a", None), ("b", "a"), ("c", None)):
         await create_and_finish(store, name, after=before)
     assert await is_gone(store, "a")
     assert await context_of(store, "b") == turn_item_names("a", "b")
     await create_and_finish(store, "d")
     assert await is_gone(store, "b")
-    assert await is_unknown(store.item(US, "msg_a_in"))
-    assert (await store.get(US, "resp_running")).status == "in_progress"
+    assert await is_unknown(store.get_item(US, "msg_a_in"))
+    assert (await store.get_response(US, "resp_running")).status == "in_progress"
 
 
 async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() -> None:
@@ -199,13 +199,13 @@ async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() ->
     await claim(store, "running", "running")
     for name in "abc":
         await create_conversation(store, name, name)
-    assert [await is_unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
+    assert [await is_unknown(store.get_conversation(US, f"conv_{name}")) for name in "abc"] == [
         True,
         True,
         False,
     ]
-    assert await is_unknown(store.item(US, "msg_a"))
-    assert not await is_unknown(store.conversation(US, "conv_running"))
+    assert await is_unknown(store.get_item(US, "msg_a"))
+    assert not await is_unknown(store.get_conversation(US, "conv_running"))
 
 
 async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
@@ -214,10 +214,10 @@ async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
     holders = sys.getrefcount(body)
     raw = msgspec.json.decode(body, type=list[msgspec.Raw])[0]
     assert sys.getrefcount(body) > holders
-    await store.create(US, new_response("a", StoredItem(id="msg_a", raw=raw)))
+    await store.create_response(US, new_response("a", StoredItem(id="msg_a", raw=raw)))
     del raw
     assert sys.getrefcount(body) == holders
-    assert bytes((await store.item(US, "msg_a")).raw) == b'{"content":"hi"}'
+    assert bytes((await store.get_item(US, "msg_a")).raw) == b'{"content":"hi"}'
 
 
 async def test_a_dropped_run_leaves_nothing_behind() -> None:
@@ -235,9 +235,9 @@ async def test_a_dropped_run_leaves_nothing_behind() -> None:
 async def test_an_evicted_response_leaves_nothing_behind() -> None:
     store = MemoryStore(keep=1)
     for name in "abc":
-        store.beat("srv_a", 60)
+        store.record_heartbeat("srv_a", 60)
         run = NewRun(owner="srv_a", events=EventChunk(first=0, count=1, body=b"x" * 1000))
-        await store.reserve(
+        await store.reserve_idempotency_key(
             US,
             name,
             response_id=f"resp_{name}",
@@ -245,22 +245,22 @@ async def test_an_evicted_response_leaves_nothing_behind() -> None:
             owner="srv_a",
             expires_at=FAR_FUTURE,
         )
-        await store.create(US, new_response(name, run=run))
+        await store.create_response(US, new_response(name, run=run))
         assert await finish(store, finished_response(name))
     assert await is_gone(store, "b")
-    assert (await store.usage(US)).responses == 1
-    assert (await store.usage(US)).bytes < 3_000
+    assert (await store.get_storage_usage(US)).responses == 1
+    assert (await store.get_storage_usage(US)).bytes < 3_000
     assert list(store._reservations) == [(US, "c")]
 
 
 async def test_the_store_uses_the_clocks_that_it_is_given() -> None:
     day, steady = Clock(), Clock()
     store = MemoryStore(clock=day, steady=steady)
-    await store.create(US, new_response("a", expires_at=day.now + 100))
-    store.beat("srv_a", 15)
+    await store.create_response(US, new_response("a", expires_at=day.now + 100))
+    store.record_heartbeat("srv_a", 15)
     steady.now += 15
     [run] = await store.lease_runs("srv_b", limit=1)
-    assert await store.finish(run.lease, finished_response("a"))
+    assert await store.finish_response(run.lease, finished_response("a"))
     day.now += 99
     assert await store.sweep(keep_events_s=0) == 0
     day.now += 1

@@ -104,7 +104,7 @@ async def kill(admin: Any, purpose: str = "%") -> int:
 async def test_readers_on_another_server_miss_nothing_while_their_connection_is_cut_repeatedly(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     written = [chunk(0, 2), *[chunk(number) for number in range(2, 60)]]
     lags: list[float] = []
     clock = asyncio.get_running_loop().time
@@ -115,7 +115,7 @@ async def test_readers_on_another_server_miss_nothing_while_their_connection_is_
         while True:
             after = last_number(chunks) if chunks else -1
             await another.wait_for_events(US, "resp_a", after=after, limit_s=30)
-            log_slice = await another.events(US, "resp_a", after=after)
+            log_slice = await another.read_events(US, "resp_a", after=after)
             lags.extend(clock() - written_at.get(one.first, clock()) for one in log_slice.chunks)
             chunks += log_slice.chunks
             if log_slice.ends:
@@ -126,8 +126,8 @@ async def test_readers_on_another_server_miss_nothing_while_their_connection_is_
     for one in written[1:]:
         killed += await kill(admin, "notifications")
         written_at[one.first] = clock()
-        assert await store.append(lease("a"), one)
-    assert await store.finish(lease("a"), finished_response("a"))
+        assert await store.append_events(lease("a"), one)
+    assert await store.finish_response(lease("a"), finished_response("a"))
     assert await reader == written
     assert killed > 0
     assert max(lags) < 2
@@ -136,7 +136,7 @@ async def test_readers_on_another_server_miss_nothing_while_their_connection_is_
 async def test_a_waiting_reader_wakes_even_without_a_notification(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     waiting = asyncio.create_task(another.wait_for_events(US, "resp_a", after=1, limit_s=30))
     await admin.execute("UPDATE runs SET next_event = 3")  # and no NOTIFY
     await asyncio.wait_for(waiting, 3)
@@ -146,11 +146,11 @@ async def test_a_store_keeps_working_when_its_sessions_are_terminated(
     store: PostgresStore, admin: Any
 ) -> None:
     await beat(store, OWNER)
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     for number in range(2, 12):
         assert await kill(admin) > 0
-        assert await store.append(lease("a"), chunk(number))
-        assert (await store.get(US, "resp_a")).status == "in_progress"
+        assert await store.append_events(lease("a"), chunk(number))
+        assert (await store.get_response(US, "resp_a")).status == "in_progress"
         await beat(store, OWNER)
     assert await finish(store, finished_response("a"))
     assert [one.first for one in await log_of(store, "a")] == [0, *range(2, 12)]
@@ -161,18 +161,18 @@ async def test_a_canceled_transaction_leaves_no_lock(
 ) -> None:
     loop_errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
-    await store.create(US, response_with_log("a"))
-    await store.create(US, response_with_log("b"))
+    await store.create_response(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("b"))
     async with admin.transaction():
         await admin.execute("LOCK TABLE items")
-        leaving = asyncio.create_task(store.finish(lease("a"), finished_response("a")))
+        leaving = asyncio.create_task(store.finish_response(lease("a"), finished_response("a")))
         await wait_until(
             lambda: admin.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted")
         )
         leaving.cancel()
         await asyncio.wait([leaving])
-    assert await another.finish(lease("a"), finished_response("a"))
-    assert await store.finish(lease("b"), finished_response("b"))
+    assert await another.finish_response(lease("a"), finished_response("a"))
+    assert await store.finish_response(lease("b"), finished_response("b"))
     assert loop_errors == []
 
 
@@ -193,36 +193,42 @@ async def test_a_request_waits_for_a_connection_for_a_limited_time(
         await create_and_finish(store, "a")
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs")
-            stuck = [asyncio.create_task(store.held_leases(OWNER)) for _ in range(2)]
+            stuck = [asyncio.create_task(store.list_leases(OWNER)) for _ in range(2)]
             await wait_until(
                 lambda: admin.fetchval("SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted")
             )
-            assert "in time" in await error_of(store.get(US, "resp_a"), 2)
-            assert "in time" in await error_of(store.create(US, new_response("b")), 2)
+            assert "in time" in await error_of(store.get_response(US, "resp_a"), 2)
+            assert "in time" in await error_of(store.create_response(US, new_response("b")), 2)
         assert await asyncio.gather(*stuck) == [[], []]
-        assert (await store.get(US, "resp_a")).status == "completed"
+        assert (await store.get_response(US, "resp_a")).status == "completed"
 
 
 async def test_a_hanging_database_fails_new_requests_quickly_and_running_ones_later(
     postgres: Postgres, admin: Any
 ) -> None:
     async for store in opened(postgres, start_timeout_s=0.3, run_timeout_s=1):
-        await store.create(US, response_with_log("a"))
+        await store.create_response(US, response_with_log("a"))
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs, servers")
-            assert "in time" in await error_of(store.create(US, response_with_log("b")), 0.9)
-            assert "in time" in await error_of(asyncio.to_thread(store.beat, OWNER, 5), 0.9)
-            assert "in time" in await error_of(store.append(lease("a"), chunk(2)), 3)
-            assert "in time" in await error_of(store.finish(lease("a"), finished_response("a")), 3)
-        assert await store.append(lease("a"), chunk(2))
-        assert await store.finish(lease("a"), finished_response("a"), events=chunk(3))
+            assert "in time" in await error_of(
+                store.create_response(US, response_with_log("b")), 0.9
+            )
+            assert "in time" in await error_of(
+                asyncio.to_thread(store.record_heartbeat, OWNER, 5), 0.9
+            )
+            assert "in time" in await error_of(store.append_events(lease("a"), chunk(2)), 3)
+            assert "in time" in await error_of(
+                store.finish_response(lease("a"), finished_response("a")), 3
+            )
+        assert await store.append_events(lease("a"), chunk(2))
+        assert await store.finish_response(lease("a"), finished_response("a"), events=chunk(3))
         await beat(store, OWNER)
 
 
 async def test_a_store_that_is_not_open_says_so(postgres: Postgres) -> None:
     dsn, schema = postgres
     store = PostgresStore(dsn, schema=schema)
-    assert "not open" in await error_of(store.get(US, "resp_a"), 1)
+    assert "not open" in await error_of(store.get_response(US, "resp_a"), 1)
     await store.aclose()
 
 
@@ -391,15 +397,15 @@ async def test_deleted_content_is_nowhere_in_the_tables(store: PostgresStore, ad
     new = new_response(
         "a", StoredItem(id=f"msg_{SECRET}", raw=raw), run=about.run, instructions=SECRET
     )
-    await store.create(US, new)
-    assert await store.append(lease("a"), chunk(2, 1, SECRET.encode()))
+    await store.create_response(US, new)
+    assert await store.append_events(lease("a"), chunk(2, 1, SECRET.encode()))
     message = Message(id="msg_said", role="assistant", content=SECRET)
     done = finished_response("a", instructions=SECRET, output=(message,))
-    assert await store.finish(lease("a"), done, events=chunk(3, 1, SECRET.encode()))
+    assert await store.finish_response(lease("a"), done, events=chunk(3, 1, SECRET.encode()))
     assert occurrences(await all_content(admin)) == 6
-    await store.delete(US, "resp_a")
+    await store.delete_response(US, "resp_a")
     assert occurrences(await all_content(admin)) == 0
-    use = await store.usage(US)
+    use = await store.get_storage_usage(US)
     assert (use.responses, use.bytes) == (0, 0)
 
 
@@ -414,7 +420,10 @@ async def test_a_tree_of_responses_deleted_concurrently_leaves_nothing(
         names = [f"root{turn}", *leaves]
         stores = (store, another) * len(names)
         await asyncio.gather(
-            *[one.delete(US, f"resp_{name}") for one, name in zip(stores, names, strict=False)]
+            *[
+                one.delete_response(US, f"resp_{name}")
+                for one, name in zip(stores, names, strict=False)
+            ]
         )
         assert await admin.fetchval("SELECT count(*) FROM items") == 0
         assert await admin.fetchval("SELECT count(*) FROM responses") == 0
@@ -428,67 +437,71 @@ async def test_a_conversation_and_its_responses_deleted_concurrently_leave_nothi
         names = [f"{turn}_{number}" for number in range(6)]
         for name in names:
             await claim(store, "a", name)
-            await store.create(US, new_response(name, within="a"))
+            await store.create_response(US, new_response(name, within="a"))
             assert await finish(store, finished_response(name, within="a"))
         await asyncio.gather(
             another.delete_conversation(US, "conv_a"),
-            *[store.delete(US, f"resp_{name}") for name in names],
+            *[store.delete_response(US, f"resp_{name}") for name in names],
         )
         assert await admin.fetchval("SELECT count(*) FROM items") == 0
-    assert (await store.usage(US)).bytes == 0
+    assert (await store.get_storage_usage(US)).bytes == 0
 
 
 async def test_clients_may_send_characters_that_postgres_text_cannot_store(
     store: PostgresStore,
 ) -> None:
     for name in ("\0", "\x1a", "\x1a0\0\x1a1", "é\0🍀"):
-        await store.create(US, new_response(name, item(name)))
-        assert [one.id for one in await store.input_items(US, f"resp_{name}")] == [f"msg_{name}"]
-        assert (await store.item(US, f"msg_{name}")).id == f"msg_{name}"
-        [held] = [
-            one for one in await store.held_leases(OWNER) if one.response_id == f"resp_{name}"
+        await store.create_response(US, new_response(name, item(name)))
+        assert [one.id for one in await store.list_input_items(US, f"resp_{name}")] == [
+            f"msg_{name}"
         ]
-        assert await store.finish(held, finished_response(name))
+        assert (await store.get_item(US, f"msg_{name}")).id == f"msg_{name}"
+        [held] = [
+            one for one in await store.list_leases(OWNER) if one.response_id == f"resp_{name}"
+        ]
+        assert await store.finish_response(held, finished_response(name))
 
 
 async def test_a_gap_in_a_log_is_reported_and_not_skipped(store: PostgresStore, admin: Any) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     for number in range(2, 6):
-        assert await store.append(lease("a"), chunk(number))
-    assert await store.finish(lease("a"), finished_response("a"), events=chunk(6))
+        assert await store.append_events(lease("a"), chunk(number))
+    assert await store.finish_response(lease("a"), finished_response("a"), events=chunk(6))
     await admin.execute("DELETE FROM events WHERE first = 3")
     with pytest.raises(StoreError, match="event 3 is missing"):
-        await store.events(US, "resp_a")
-    assert (await store.events(US, "resp_a", after=3)).ends
+        await store.read_events(US, "resp_a")
+    assert (await store.read_events(US, "resp_a", after=3)).ends
     await admin.execute("DELETE FROM events WHERE first >= 3")
     with pytest.raises(StoreError, match="event 3 is missing"):
-        await store.events(US, "resp_a", after=2)
-    assert await store.get(US, "resp_a") == finished_response("a")
+        await store.read_events(US, "resp_a", after=2)
+    assert await store.get_response(US, "resp_a") == finished_response("a")
 
 
 async def test_a_log_can_be_asked_for_what_it_will_never_have(store: PostgresStore) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     for after in (2**31, 2**63, 10**30):
-        assert (await store.events(US, "resp_a", after=after)).chunks == []
+        assert (await store.read_events(US, "resp_a", after=after)).chunks == []
         await store.wait_for_events(US, "resp_a", after=after, limit_s=0.05)
-    assert await store.finish(lease("a"), finished_response("a"))
+    assert await store.finish_response(lease("a"), finished_response("a"))
     for after in (2**31, 2**63, 10**30):
-        assert (await store.events(US, "resp_a", after=after)).ends
+        assert (await store.read_events(US, "resp_a", after=after)).ends
 
 
 async def test_concurrent_appends_of_one_run_keep_their_order(
     store: PostgresStore,
 ) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     chunks = [chunk(number) for number in range(2, 40)]
-    assert all(await asyncio.gather(*[store.append(lease("a"), one) for one in chunks]))
+    assert all(await asyncio.gather(*[store.append_events(lease("a"), one) for one in chunks]))
     assert await log_of(store, "a") == [chunk(0, 2), *chunks]
 
 
 async def test_a_refused_append_does_not_fail_the_others(store: PostgresStore) -> None:
     for name in "ab":
-        await store.create(US, response_with_log(name))
-    attempts = [store.append(lease(name), chunk(first)) for name, first in (("a", 7), ("b", 2))]
+        await store.create_response(US, response_with_log(name))
+    attempts = [
+        store.append_events(lease(name), chunk(first)) for name, first in (("a", 7), ("b", 2))
+    ]
     refused, written = await asyncio.gather(*attempts, return_exceptions=True)
     assert isinstance(refused, StoreError)
     assert written is True
@@ -498,7 +511,7 @@ async def test_a_page_of_what_has_just_grown_is_read_from_its_index(store: Postg
     await create_conversation(store, "a")
     for start in range(0, 6000, 1000):
         items = [item(str(number)) for number in range(start, start + 1000)]
-        await store.add_items(US, "conv_a", items)
+        await store.create_conversation_items(US, "conv_a", items)
     statements = [RANGES[True].format(order="DESC"), RANGES[False].format(order="ASC")]
     values: Any = [(1, -1, 2**62, 21), ([1], [-1], [-1], [2], [-1], 21)]
     for statement, given in zip(statements, values, strict=True):
@@ -517,12 +530,14 @@ async def test_only_one_of_two_servers_can_claim_a_conversation(
         names = (f"resp_{turn}", f"resp_other_{turn}")
         refused = await asyncio.gather(
             *[
-                is_locked(one.claim(US, "conv_a", name, owner=OWNER))
+                is_locked(one.claim_conversation(US, "conv_a", name, owner=OWNER))
                 for one, name in zip((store, another), names, strict=True)
             ]
         )
         assert sorted(refused) == [False, True]
-        await store.release(US, "conv_a", names[refused.index(False)], [item(str(turn))])
+        await store.release_conversation(
+            US, "conv_a", names[refused.index(False)], [item(str(turn))]
+        )
     assert await items_of(store, "a") == [str(turn) for turn in range(10)]
 
 
@@ -538,7 +553,7 @@ async def test_a_key_is_not_free_while_its_response_is_being_created(
         )
         await admin.execute(slots, US)
         run = NewRun(owner=OWNER, key="key")
-        creating = asyncio.create_task(store.create(US, new_response("a", run=run)))
+        creating = asyncio.create_task(store.create_response(US, new_response("a", run=run)))
         await wait_until(lambda: admin.fetchval(waiting, 1))
         asking = asyncio.create_task(reserve(another, "b", owner="srv_b"))
         await wait_until(lambda: admin.fetchval(waiting, 2))
@@ -551,7 +566,7 @@ async def test_a_key_is_not_free_while_its_response_is_being_created(
 async def test_a_server_suspended_in_a_transaction_does_not_block_its_run_forever(
     store: PostgresStore, postgres: Postgres, admin: Any
 ) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     stops = await asyncio.create_subprocess_exec(
         sys.executable, "-c", STOPS, *postgres, stdout=asyncio.subprocess.PIPE
     )
@@ -570,9 +585,9 @@ async def test_a_failed_finish_stores_no_webhook_deliveries(store: PostgresStore
         id=f"evt_{secrets.token_hex(4)}", tenant=US, endpoint="main", body=b"{}"
     )
     for name in "ab":
-        await store.create(US, new_response(name))
-    assert await store.finish(lease("a"), finished_response("a"), deliveries=[delivery])
+        await store.create_response(US, new_response(name))
+    assert await store.finish_response(lease("a"), finished_response("a"), deliveries=[delivery])
     with pytest.raises(StoreError):
-        await store.finish(lease("b"), finished_response("b"), deliveries=[delivery])
-    assert (await store.get(US, "resp_b")).status == "in_progress"
+        await store.finish_response(lease("b"), finished_response("b"), deliveries=[delivery])
+    assert (await store.get_response(US, "resp_b")).status == "in_progress"
     assert await finish(store, finished_response("b"))

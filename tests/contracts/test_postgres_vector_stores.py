@@ -55,32 +55,32 @@ async def rows(postgres: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
 
 async def test_what_one_server_indexes_another_finds_and_removes(pair: Pair) -> None:
     one, other = pair
-    await one.create(US, a_store())
-    await other.add_files(US, "vs_1", [a_file("a")])
+    await one.create_store(US, a_store())
+    await other.create_files(US, "vs_1", [a_file("a")])
     job = await claim_job(one, "file-a")
     meaning = vectors_of([1, 0])
     assert await one.add_chunks(job, [TextChunk(text="hello")], meaning, first=True)
-    assert await one.finish(job)
+    assert await one.finish_job(job)
     for server in pair:
         for _ in range(2):  # the second time, it remembers the vectors
             [passage] = await search(server, "hello", vectors=vectors_of([0.6, 0.8]))
             assert round(passage.embedding_score, 3) == 0.6
-    await other.remove_file(US, "vs_1", "file-a")
+    await other.delete_file(US, "vs_1", "file-a")
     assert await search(one, "hello", vectors=meaning) == []
 
 
 async def test_another_server_takes_over_the_job_of_a_dead_one(pair: Pair) -> None:
     one, other = pair
-    await one.create(US, a_store())
-    await one.add_files(US, "vs_1", [a_file("a")])
-    [job] = await one.claim_due(limit=1, claim_s=0.0)
+    await one.create_store(US, a_store())
+    await one.create_files(US, "vs_1", [a_file("a")])
+    [job] = await one.claim_due_jobs(limit=1, claim_s=0.0)
     assert await one.add_chunks(job, [TextChunk(text="hello half")], None, first=True)
     # The first server dies here.
-    [again] = await other.claim_due(limit=1, claim_s=CLAIM_S)
+    [again] = await other.claim_due_jobs(limit=1, claim_s=CLAIM_S)
     assert (again.file_id, again.attempt) == (job.file_id, 2)
     assert await other.add_chunks(again, [TextChunk(text="hello whole")], None, first=True)
-    assert await other.finish(again)
-    assert not await one.finish(job)
+    assert await other.finish_job(again)
+    assert not await one.finish_job(job)
     assert texts_of(await search(one, "hello")) == ["hello whole"]
 
 
@@ -96,7 +96,7 @@ async def test_the_order_is_the_one_of_sqlite_and_the_scores_are_near(pair: Pair
     sqlite = SqliteVectorStores(None)
     await sqlite.start()
     for stores in (pair[0], sqlite):
-        await stores.create(US, a_store())
+        await stores.create_store(US, a_store())
         await index_file(stores, "a", *texts)
     for words in ("refund weeks?", "writing to us", "creme", "1990", "the opening of hours"):
         ours, theirs = await search(pair[0], words), await search(sqlite, words)
@@ -109,7 +109,7 @@ async def test_the_order_is_the_one_of_sqlite_and_the_scores_are_near(pair: Pair
 async def test_erased_chunks_leave_no_row(pair: Pair, rows: asyncpg.Connection) -> None:
     one, other = pair
     for tenant, number in ((US, 1), (THEM, 2)):
-        await one.create(tenant, a_store(number))
+        await one.create_store(tenant, a_store(number))
         await index_file(
             one,
             "a",
@@ -118,7 +118,7 @@ async def test_erased_chunks_leave_no_row(pair: Pair, rows: asyncpg.Connection) 
             store_id=f"vs_{number}",
             meaning=vectors_of([1, 0], [0, 1]),
         )
-        await other.delete(tenant, f"vs_{number}")
+        await other.delete_store(tenant, f"vs_{number}")
     while await one.sweep(0, limit=1):
         pass
     for table in ("stores", "files", "batches", "chunks", "parts"):

@@ -142,7 +142,7 @@ async def refusal_of(url: str, **options: float) -> str:
     with pytest.raises(SettingsError) as caught:
         await store.start()
     with pytest.raises(StoreError, match="not open"):
-        await store.get(US, "resp_a")
+        await store.get_response(US, "resp_a")
     await store.aclose()
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -226,11 +226,11 @@ async def test_few_permissions_are_enough(redis_process: RedisProcess) -> None:
     await store.start()
     assert "is unknown" in store.durability
     await create_and_finish(store, "a")
-    await store.create(US, response_with_log("b"))
+    await store.create_response(US, response_with_log("b"))
     waiting = asyncio.create_task(store.wait_for_events(US, "resp_b", after=1, limit_s=10))
     await store.check()
-    store.beat(OWNER, 15)
-    assert await store.append(lease("b"), chunk(2))
+    store.record_heartbeat(OWNER, 15)
+    assert await store.append_events(lease("b"), chunk(2))
     async with asyncio.timeout(10):
         await waiting
     await store.aclose()
@@ -277,13 +277,15 @@ async def keep_secrets(store: RedisStore, name: str, *, within: str | None = Non
     # No two bytes alike in a row: what Redis dumps is compressed.
     secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(b'"%b"' % SECRET.encode()))
     run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 2, SECRET.encode()))
-    await store.create(
+    await store.create_response(
         US, new_response(name, secret, within=within, run=run, instructions=SECRET, expires_at=1.0)
     )
-    assert await store.append(lease(name), EventChunk(first=2, count=1, body=SECRET.encode()))
+    assert await store.append_events(
+        lease(name), EventChunk(first=2, count=1, body=SECRET.encode())
+    )
     message = Message(id=f"msg_{SECRET}", role="assistant", content=SECRET)
     done = finished_response(name, within=within, instructions=SECRET, output=(message,))
-    assert await store.finish(lease(name), done, events=chunk(3, 1, SECRET.encode()))
+    assert await store.finish_response(lease(name), done, events=chunk(3, 1, SECRET.encode()))
 
 
 @pytest.mark.parametrize("how", ["delete", "sweep"])
@@ -294,7 +296,7 @@ async def test_deleted_and_swept_responses_leave_no_trace(
         await keep_secrets(store, "a")
         assert await traces(client, prefix) != []
         if how == "delete":
-            await store.delete(US, "resp_a")
+            await store.delete_response(US, "resp_a")
         else:
             await store.sweep(keep_events_s=3600)
         assert await traces(client, prefix) == []
@@ -303,10 +305,10 @@ async def test_deleted_and_swept_responses_leave_no_trace(
 async def test_deleted_conversations_leave_no_trace(store: RedisStore, prefix: str) -> None:
     async with aio.Redis.from_url(REDIS) as client:
         await create_conversation(store, "a")
-        await store.add_items(US, "conv_a", [item(SECRET)])
-        await store.claim(US, "conv_a", "resp_a", owner=OWNER)
+        await store.create_conversation_items(US, "conv_a", [item(SECRET)])
+        await store.claim_conversation(US, "conv_a", "resp_a", owner=OWNER)
         await keep_secrets(store, "a", within="a")
-        await store.delete(US, "resp_a")
+        await store.delete_response(US, "resp_a")
         assert await traces(client, prefix) != []
         await store.delete_conversation(US, "conv_a")
         assert await traces(client, prefix) == []
@@ -319,25 +321,25 @@ async def test_only_counters_remain_when_everything_is_deleted(
     await run_in_conversation(store, "a", "one")
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     for name, after in (("a", None), ("b", "a"), ("c", "b")):
-        await store.reserve(
+        await store.reserve_idempotency_key(
             US, name, response_id=f"resp_{name}", fingerprint=b"", owner=OWNER, expires_at=1.0
         )
         run = NewRun(owner=OWNER, job=b"job", events=chunk(0, 2))
-        await store.create(US, new_response(name, after=after, run=run))
-        assert await store.finish(
+        await store.create_response(US, new_response(name, after=after, run=run))
+        assert await store.finish_response(
             lease(name),
             finished_response(name, after=after),
             events=chunk(2),
             deliveries=[delivery],
         )
-    await store.create(US, new_response("waits", run=NewRun(job=b"job")))
+    await store.create_response(US, new_response("waits", run=NewRun(job=b"job")))
     for name in ("one", "a", "b", "c", "waits"):
-        await store.delete(US, f"resp_{name}")
+        await store.delete_response(US, f"resp_{name}")
     await store.delete_conversation(US, "conv_a")
-    await store.remove("evt_a")
+    await store.delete_delivery("evt_a")
     await store.lease_runs(OWNER, limit=1)
-    await store.leave(OWNER)
-    assert await store.usage(US) == StorageUsage()
+    await store.end_heartbeat(OWNER)
+    assert await store.get_storage_usage(US) == StorageUsage()
     async with aio.Redis.from_url(REDIS) as client:
         remaining = {key.decode()[len(prefix) :] async for key in client.scan_iter(f"{prefix}*")}
     counters = {"items", "responses", "conversations", "storage_usage:", f"storage_usage:{US}"}
@@ -346,9 +348,11 @@ async def test_only_counters_remain_when_everything_is_deleted(
 
 async def test_many_expired_responses_are_swept_in_several_steps(store: RedisStore) -> None:
     for number in range(230):
-        await store.create(US, new_response(str(number), expires_at=1.0, status="completed"))
+        await store.create_response(
+            US, new_response(str(number), expires_at=1.0, status="completed")
+        )
     assert await store.sweep(keep_events_s=0, limit=150) == 150
-    assert (await store.usage(US)).responses == 80
+    assert (await store.get_storage_usage(US)).responses == 80
     assert await store.sweep(keep_events_s=0) == 80
     assert await store.sweep(keep_events_s=0) == 0
 
@@ -364,18 +368,18 @@ async def test_many_waiting_readers_share_one_connection(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
     for number in range(100):
-        await impatient_store.create(US, response_with_log(str(number)))
+        await impatient_store.create_response(US, response_with_log(str(number)))
     waiting = [
         asyncio.create_task(
             impatient_store.wait_for_events(US, f"resp_{number}", after=1, limit_s=30)
         )
         for number in range(100)
     ]
-    await impatient_store.create(US, response_with_log("last"))
+    await impatient_store.create_response(US, response_with_log("last"))
     await impatient_store.wait_for_events(US, "resp_last", after=1, limit_s=0.2)
     assert await subscribers(redis_process) == 1
     for number in range(100):
-        assert await impatient_store.append(lease(str(number)), chunk(2))
+        assert await impatient_store.append_events(lease(str(number)), chunk(2))
     async with asyncio.timeout(10):
         await asyncio.gather(*waiting)
 
@@ -383,10 +387,10 @@ async def test_many_waiting_readers_share_one_connection(
 async def test_channels_without_waiting_readers_are_unsubscribed(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await impatient_store.create(US, response_with_log("a"))
+    await impatient_store.create_response(US, response_with_log("a"))
     await impatient_store.wait_for_events(US, "resp_a", after=1, limit_s=0.1)
     assert redis_process.execute("PUBSUB", "CHANNELS") != []
-    await impatient_store.delete(US, "resp_a")
+    await impatient_store.delete_response(US, "resp_a")
 
     async def is_left() -> bool:
         return redis_process.execute("PUBSUB", "CHANNELS") == []
@@ -397,7 +401,7 @@ async def test_channels_without_waiting_readers_are_unsubscribed(
 async def test_readers_miss_nothing_when_their_connection_is_killed(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await impatient_store.create(US, response_with_log("a"))
+    await impatient_store.create_response(US, response_with_log("a"))
     chunks = await log_of(impatient_store, "a")
 
     async def follow() -> None:
@@ -414,7 +418,7 @@ async def test_readers_miss_nothing_when_their_connection_is_killed(
         if number % 5 == 0:
             await wait_until(is_following)
             redis_process.execute("CLIENT", "KILL", "TYPE", "pubsub")
-        assert await impatient_store.append(lease("a"), chunk(number))
+        assert await impatient_store.append_events(lease("a"), chunk(number))
     async with asyncio.timeout(10):
         await reader
     assert [one.first for one in chunks] == list(range(1, 41))
@@ -424,16 +428,16 @@ async def test_reads_and_events_survive_killed_connections(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
     await create_and_finish(impatient_store, "a")
-    await impatient_store.create(US, response_with_log("b"))
+    await impatient_store.create_response(US, response_with_log("b"))
 
     async def work(number: int) -> None:
         assert await context_of(impatient_store, "a") == turn_item_names("a")
-        assert (await impatient_store.get(US, "resp_a")).status == "completed"
+        assert (await impatient_store.get_response(US, "resp_a")).status == "completed"
 
     kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     for number in range(2, 22):
         await asyncio.gather(*map(work, range(8)), asyncio.to_thread(redis_process.execute, *kill))
-        assert await impatient_store.append(lease("b"), chunk(number))
+        assert await impatient_store.append_events(lease("b"), chunk(number))
     assert [one.first for one in await log_of(impatient_store, "b")] == [0, *range(2, 22)]
 
 
@@ -453,11 +457,11 @@ async def test_confirmed_writes_survive_the_death_of_redis(
     redis_process.start("--appendonly", "yes", "--appendfsync", "always")
     await wait_until(redis_process.is_up)
     await create_and_finish(impatient_store, "a")
-    await impatient_store.create(US, response_with_log("b"))
-    assert await impatient_store.append(lease("b"), chunk(2))
+    await impatient_store.create_response(US, response_with_log("b"))
+    assert await impatient_store.append_events(lease("b"), chunk(2))
     redis_process.stop(signal.SIGKILL)
     with pytest.raises(StoreError, match="cannot be reached"):
-        await impatient_store.get(US, "resp_a")
+        await impatient_store.get_response(US, "resp_a")
     with pytest.raises(StoreError):
         await impatient_store.check()
     redis_process.start()
@@ -476,11 +480,12 @@ async def test_a_redis_that_stops_answering_fails_in_time(
     redis_process.send(signal.SIGSTOP)
     async with asyncio.timeout(10):
         with pytest.raises(StoreError, match="did not answer in time"):
-            await impatient_store.create(US, new_response("a"))
+            await impatient_store.create_response(US, new_response("a"))
         with pytest.raises(StoreError):
-            await asyncio.to_thread(impatient_store.beat, OWNER, 15)
+            await asyncio.to_thread(impatient_store.record_heartbeat, OWNER, 15)
         failed = await asyncio.gather(
-            *[impatient_store.get(US, "resp_a") for _ in range(100)], return_exceptions=True
+            *[impatient_store.get_response(US, "resp_a") for _ in range(100)],
+            return_exceptions=True,
         )
     assert {type(one) for one in failed} == {StoreError}
     assert "all connections to it are in use" in " ".join(map(str, failed))
@@ -495,29 +500,31 @@ async def test_a_redis_that_stops_answering_fails_in_time(
 async def test_a_full_memory_rejects_whole_changes_and_allows_deletions(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await impatient_store.create(US, response_with_log("a"))
+    await impatient_store.create_response(US, response_with_log("a"))
     await create_and_finish(impatient_store, "old")
     large = item("large", raw=b'"%b"' % (b"x" * 100_000))
-    await impatient_store.create(US, new_response("b", large, after="old"))
-    before = await impatient_store.usage(US)
+    await impatient_store.create_response(US, new_response("b", large, after="old"))
+    before = await impatient_store.get_storage_usage(US)
     redis_process.execute("CONFIG", "SET", "maxmemory", "1mb")
     for change in (
-        impatient_store.create(US, new_response("new", large)),
-        impatient_store.append(lease("a"), chunk(2)),
-        impatient_store.finish(lease("a"), finished_response("a"), events=chunk(2)),
+        impatient_store.create_response(US, new_response("new", large)),
+        impatient_store.append_events(lease("a"), chunk(2)),
+        impatient_store.finish_response(lease("a"), finished_response("a"), events=chunk(2)),
         create_conversation(impatient_store, "new"),
         impatient_store.check(),
     ):
         with pytest.raises(StoreError, match="its memory is full"):
             await change
-    assert await impatient_store.usage(US) == before
+    assert await impatient_store.get_storage_usage(US) == before
     assert await log_of(impatient_store, "a") == [chunk(0, 2)]
     assert await input_of(impatient_store, "b") == [*turn_item_names("old"), "large"]
-    impatient_store.beat(OWNER, 15)
-    await impatient_store.delete(US, "resp_b")
-    assert await is_unknown(impatient_store.get(US, "resp_b"))
+    impatient_store.record_heartbeat(OWNER, 15)
+    await impatient_store.delete_response(US, "resp_b")
+    assert await is_unknown(impatient_store.get_response(US, "resp_b"))
     redis_process.execute("CONFIG", "SET", "maxmemory", "0")
-    assert await impatient_store.finish(lease("a"), finished_response("a"), events=chunk(2))
+    assert await impatient_store.finish_response(
+        lease("a"), finished_response("a"), events=chunk(2)
+    )
 
 
 # --- several stores -------------------------------------------------------------------------------
@@ -530,7 +537,7 @@ async def test_stores_with_different_prefixes_share_nothing(store: RedisStore, p
     await create_conversation(store, "a", "x")
     assert await is_gone(other, "a")
     await create_and_finish(other, "a")
-    await other.delete(US, "resp_a")
+    await other.delete_response(US, "resp_a")
     assert await context_of(store, "a") == turn_item_names("a")
     assert await items_of(store, "a") == ["x"]
     assert await other.lease_runs("srv_b", limit=5) == []
@@ -541,46 +548,46 @@ async def test_stores_with_different_prefixes_share_nothing(store: RedisStore, p
 async def test_tenants_with_similar_names_share_nothing(
     store: RedisStore, us: str, them: str
 ) -> None:
-    await store.create(us, response_with_log("a"))
-    await store.create(them, response_with_log("a"))
-    await store.create(them, StoredResponse(response=new_response("b").response))
+    await store.create_response(us, response_with_log("a"))
+    await store.create_response(them, response_with_log("a"))
+    await store.create_response(them, StoredResponse(response=new_response("b").response))
     leases = [one.lease for one in await store.lease_runs("srv_b", limit=5)]
     assert [one.tenant for one in leases] == [us, them, them]
-    await store.delete(them, "resp_a")
-    assert (await store.get(us, "resp_a")).id == "resp_a"
-    assert (await store.usage(us)).responses == 1
+    await store.delete_response(them, "resp_a")
+    assert (await store.get_response(us, "resp_a")).id == "resp_a"
+    assert (await store.get_storage_usage(us)).responses == 1
 
 
 # --- closing --------------------------------------------------------------------------------------
 
 
 async def test_a_closed_store_says_so(store: RedisStore) -> None:
-    await store.create(US, response_with_log("a"))
-    store.beat(OWNER, 15)
+    await store.create_response(US, response_with_log("a"))
+    store.record_heartbeat(OWNER, 15)
     await store.aclose()
     await store.aclose()
     for call in (
         store.check(),
-        store.create(US, new_response("b")),
-        store.finish(lease("a"), finished_response("a")),
-        store.get(US, "resp_a"),
-        store.events(US, "resp_a"),
+        store.create_response(US, new_response("b")),
+        store.finish_response(lease("a"), finished_response("a")),
+        store.get_response(US, "resp_a"),
+        store.read_events(US, "resp_a"),
         store.lease_runs(OWNER, limit=1),
         store.wait_for_events(US, "resp_a", after=1, limit_s=5),
-        store.claim_due(limit=1, claim_s=1),
-        store.keys(),
-        store.conversation(US, "conv_a"),
+        store.claim_due_deliveries(limit=1, claim_s=1),
+        store.list_api_keys(),
+        store.get_conversation(US, "conv_a"),
     ):
         with pytest.raises(StoreError, match="not open"):
             await call
     with pytest.raises(StoreError, match="not open"):
-        store.beat(OWNER, 15)
+        store.record_heartbeat(OWNER, 15)
 
 
 async def test_closing_wakes_waiting_readers(store: RedisStore) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
-    await store.create(US, response_with_log("b"))
+    await store.create_response(US, response_with_log("b"))
     await store.wait_for_events(US, "resp_b", after=1, limit_s=0.1)
     await store.aclose()
     async with asyncio.timeout(10):

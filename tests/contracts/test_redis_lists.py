@@ -43,11 +43,11 @@ async def test_earlier_responses_and_conversations_are_listed(prefix: str) -> No
     await store.start()
     names = [f"r{number}" for number in range(30)]
     for name in names:
-        await store.create(US, new_response(name))
-    await store.create(THEM, new_response("theirs"))
+        await store.create_response(US, new_response(name))
+    await store.create_response(THEM, new_response("theirs"))
     await create_and_finish(store, "gone")
     await create_and_finish(store, "child", after="gone")
-    await store.delete(US, "resp_gone")
+    await store.delete_response(US, "resp_gone")
     for number in (3, 1, 2):
         conversation = Conversation(id=f"conv_{number}", created_at=number)
         await store.create_conversation(US, conversation)

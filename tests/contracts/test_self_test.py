@@ -17,8 +17,8 @@ class SweptStore:
         self._store = store
         self._other = other
 
-    def beat(self, owner: str, alive_s: float) -> None:
-        self._store.beat(owner, alive_s)
+    def record_heartbeat(self, owner: str, alive_s: float) -> None:
+        self._store.record_heartbeat(owner, alive_s)
 
     def __getattr__(self, name: str) -> Any:
         async def swept(*args: Any) -> Any:

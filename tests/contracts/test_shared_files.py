@@ -86,35 +86,42 @@ Pair = tuple[PostgresFileStore, PostgresFileStore]
 
 async def test_another_server_sees_each_change_at_once(pair: Pair) -> None:
     one, other = pair
-    await one.add(US, SEVERAL_PARTS, LONG)
-    assert await other.get(US, SEVERAL_PARTS.id) == SEVERAL_PARTS
-    assert await other.content(US, SEVERAL_PARTS.id) == LONG
-    assert b"".join([piece async for piece in other.pieces(US, SEVERAL_PARTS.id)]) == LONG
-    await other.add(US, a_file(2), CONTENT)
-    assert await one.page(US, FilePageQuery(limit=9, after=SEVERAL_PARTS.id)) == [a_file(2)]
-    assert await one.usage(US) == FileUsage(files=2, bytes=len(LONG) + len(CONTENT))
-    await other.delete(US, SEVERAL_PARTS.id)
+    await one.create_file(US, SEVERAL_PARTS, LONG)
+    assert await other.get_file(US, SEVERAL_PARTS.id) == SEVERAL_PARTS
+    assert await other.get_content(US, SEVERAL_PARTS.id) == LONG
+    assert b"".join([piece async for piece in other.stream_content(US, SEVERAL_PARTS.id)]) == LONG
+    await other.create_file(US, a_file(2), CONTENT)
+    assert await one.list_files(US, FilePageQuery(limit=9, after=SEVERAL_PARTS.id)) == [a_file(2)]
+    assert await one.get_usage(US) == FileUsage(files=2, bytes=len(LONG) + len(CONTENT))
+    await other.delete_file(US, SEVERAL_PARTS.id)
     with pytest.raises(NotFound):
-        await one.content(US, SEVERAL_PARTS.id)
-    assert await one.usage(US) == await other.usage(US) == FileUsage(files=1, bytes=len(CONTENT))
+        await one.get_content(US, SEVERAL_PARTS.id)
+    assert (
+        await one.get_usage(US)
+        == await other.get_usage(US)
+        == FileUsage(files=1, bytes=len(CONTENT))
+    )
 
 
 async def test_two_servers_together_keep_the_limit(pair: Pair) -> None:
     limit = FileUsage(files=5, bytes=10**6)
     results = await asyncio.gather(
-        *(pair[number % 2].add(US, a_file(number), CONTENT, limit=limit) for number in range(20)),
+        *(
+            pair[number % 2].create_file(US, a_file(number), CONTENT, limit=limit)
+            for number in range(20)
+        ),
         return_exceptions=True,
     )
     assert [type(result) for result in results].count(FilesFull) == 15
-    assert len(await pair[1].list_all(US)) == 5
+    assert len(await pair[1].list_all_files(US)) == 5
 
 
 async def test_a_deleted_file_leaves_no_row_and_no_content(
     pair: Pair, rows: asyncpg.Connection
 ) -> None:
     one, other = pair
-    await one.add(US, SEVERAL_PARTS, LONG)
-    await other.delete(US, SEVERAL_PARTS.id)
+    await one.create_file(US, SEVERAL_PARTS, LONG)
+    await other.delete_file(US, SEVERAL_PARTS.id)
     await one.sweep()
     for table in ("files", "file_parts", "file_usage"):
         assert await rows.fetchval(f"SELECT count(*) FROM {table}") == 0, table
@@ -127,32 +134,32 @@ async def test_an_upload_that_a_killed_server_left_is_never_seen_and_is_swept(
 ) -> None:
     one, other = pair
     for number in (1, 2):
-        await one.add(US, a_file(number), CONTENT)
+        await one.create_file(US, a_file(number), CONTENT)
     # As if the server had died between the content and its last statement.
     await rows.execute("UPDATE files SET state = 'writing'")
     await rows.execute("UPDATE file_usage SET files = 0, bytes = 0")
     await rows.execute("UPDATE files SET changed_at = '2000-01-01' WHERE id = 'file-0001'")
-    assert await other.list_all(US) == []
+    assert await other.list_all_files(US) == []
     with pytest.raises(NotFound):
-        await other.content(US, "file-0001")
+        await other.get_content(US, "file-0001")
     await other.sweep()
     assert await rows.fetchval("SELECT array_agg(id) FROM files") == ["file-0002"], "it is recent"
     with pytest.raises(NotFound):
         await read_content(other, number=1)
     assert await read_content(other, number=2) == CONTENT
-    assert await other.usage(US) == FileUsage()
+    assert await other.get_usage(US) == FileUsage()
 
 
 async def test_a_file_deleted_while_it_is_read_ends_the_reading(pair: Pair) -> None:
     """The reader gets the whole content or an error, and never less without one."""
     one, other = pair
-    await one.add(US, SEVERAL_PARTS, LONG)
+    await one.create_file(US, SEVERAL_PARTS, LONG)
     received = b""
     try:
         async with asyncio.timeout(10):
-            async for piece in one.pieces(US, SEVERAL_PARTS.id):
+            async for piece in one.stream_content(US, SEVERAL_PARTS.id):
                 if not received:
-                    await other.delete(US, SEVERAL_PARTS.id)
+                    await other.delete_file(US, SEVERAL_PARTS.id)
                 received += piece
     except StoreError as error:
         assert SEVERAL_PARTS.id in str(error)
@@ -162,10 +169,10 @@ async def test_a_file_deleted_while_it_is_read_ends_the_reading(pair: Pair) -> N
 
 async def test_tenants_have_their_own_files_of_the_same_id(pair: Pair) -> None:
     one, other = pair
-    await one.add(US, a_file(), CONTENT)
-    await one.add(THEM, a_file(), CONTENT[::-1])
-    await other.delete(US, a_file().id)
-    assert await other.content(THEM, a_file().id) == CONTENT[::-1]
+    await one.create_file(US, a_file(), CONTENT)
+    await one.create_file(THEM, a_file(), CONTENT[::-1])
+    await other.delete_file(US, a_file().id)
+    assert await other.get_content(THEM, a_file().id) == CONTENT[::-1]
 
 
 async def read_content(store: PostgresFileStore, *, number: int) -> bytes:
@@ -183,13 +190,13 @@ async def test_a_content_that_vanished_from_the_bucket_is_a_failure_and_not_an_u
     dsn, schema = postgres
     contents = ObjectContents((tmp_path / "mounted").as_uri())
     async with started(lambda: PostgresFileStore(dsn, schema=schema, contents=contents)) as files:
-        await files.add(US, a_file(), CONTENT)
+        await files.create_file(US, a_file(), CONTENT)
         [path] = [path for path in (tmp_path / "mounted").rglob("*") if path.is_file()]
         path.unlink()
         with pytest.raises(StoreError, match="is missing from file://"):
-            await files.content(US, a_file().id)
-        await files.delete(US, a_file().id)
-        assert await files.list_all(US) == []
+            await files.get_content(US, a_file().id)
+        await files.delete_file(US, a_file().id)
+        assert await files.list_all_files(US) == []
 
 
 async def test_keys_in_the_bucket_name_no_tenant_and_no_file(
@@ -201,7 +208,7 @@ async def test_keys_in_the_bucket_name_no_tenant_and_no_file(
     bucket = new_bucket(s3)
     contents = ObjectContents(f"s3://{bucket}/ours", endpoint=s3)
     async with started(lambda: PostgresFileStore(dsn, schema=schema, contents=contents)) as files:
-        await files.add("anna", a_file(filename="owl.txt"), CONTENT)
+        await files.create_file("anna", a_file(filename="owl.txt"), CONTENT)
         [key] = keys_in(s3, bucket)
     assert key.startswith("ours/")
     assert key.endswith(f"/{a_file().id}")
@@ -238,6 +245,6 @@ async def test_a_bucket_that_fails_later_is_a_store_error(
     async with started(lambda: PostgresFileStore(dsn, schema=schema, contents=contents)) as files:
         delete_bucket(s3, bucket)
         with pytest.raises(StoreError, match="the bucket does not exist"):
-            await files.add(US, a_file(), CONTENT)
-        assert await files.list_all(US) == []
-        assert await files.usage(US) == FileUsage()
+            await files.create_file(US, a_file(), CONTENT)
+        assert await files.list_all_files(US) == []
+        assert await files.get_usage(US) == FileUsage()

@@ -68,18 +68,18 @@ async def test_a_restart_keeps_everything(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     await create_and_finish(store, "a")
-    await store.create(US, new_response("b", after="a"))
+    await store.create_response(US, new_response("b", after="a"))
     await finish(store, done)
-    await store.create(US, new_response("c", after="b"))
-    await store.delete(US, "resp_a")
-    before = await store.context(US, "resp_c")
+    await store.create_response(US, new_response("c", after="b"))
+    await store.delete_response(US, "resp_a")
+    before = await store.get_context(US, "resp_c")
     await store.aclose()
 
     again = SqliteStore(path)
     await again.start()
-    assert as_json(await again.get(US, "resp_b")) == as_json(done)
-    assert await again.context(US, "resp_c") == before
-    assert [lease.response_id for lease in await again.held_leases(OWNER)] == ["resp_c"]
+    assert as_json(await again.get_response(US, "resp_b")) == as_json(done)
+    assert await again.get_context(US, "resp_c") == before
+    assert [lease.response_id for lease in await again.list_leases(OWNER)] == ["resp_c"]
     assert await is_gone(again, "a")
     await again.aclose()
 
@@ -148,7 +148,7 @@ async def test_a_write_is_visible_to_other_connections_immediately(
     other = SqliteStore(path)
     await other.start()
     for name in "abc":
-        await store.create(US, new_response(name))
+        await store.create_response(US, new_response(name))
         assert await finish(other, finished_response(name))
         assert not await finish(store, finished_response(name))
         assert await context_of(store, name) == turn_item_names(name)
@@ -156,7 +156,7 @@ async def test_a_write_is_visible_to_other_connections_immediately(
 
 
 async def test_output_is_stored_once(store: SqliteStore, path: Path) -> None:
-    await store.create(US, new_response("a"))
+    await store.create_response(US, new_response("a"))
     message = Message(id="msg_a", role="assistant", content=SECRET)
     await finish(store, finished_response("a", output=(message,)))
     elsewhere = connect(path)
@@ -181,7 +181,7 @@ async def test_many_connections_can_open_a_new_file_at_the_same_time(path: Path)
 async def test_an_item_in_a_conversation_is_stored_once(store: SqliteStore, path: Path) -> None:
     await create_conversation(store, "a")
     await claim(store, "a", "one")
-    await store.create(US, new_response("one", within="a"))
+    await store.create_response(US, new_response("one", within="a"))
     message = Message(id="msg_one", role="assistant", content=SECRET)
     await finish(store, finished_response("one", within="a", output=(message,)))
     assert await items_of(store, "a") == ["one_in", "one"]
@@ -203,8 +203,8 @@ async def test_only_one_of_two_processes_can_claim_a_conversation(
             is_locked(claim(other, "a", f"{turn}_other")),
         )
         assert sorted(refused) == [False, True]
-        await store.release(US, "conv_a", f"resp_{turn}")
-        await store.release(US, "conv_a", f"resp_{turn}_other")
+        await store.release_conversation(US, "conv_a", f"resp_{turn}")
+        await store.release_conversation(US, "conv_a", f"resp_{turn}_other")
     await other.aclose()
 
 
@@ -253,7 +253,7 @@ async def assert_refuses(path: Path, reason: str) -> None:
         await store.start()
     assert str(caught.value).count(".\n") == 0
     with pytest.raises(StoreError, match="not open"):
-        await store.get(US, "resp_a")
+        await store.get_response(US, "resp_a")
     await store.aclose()
 
 
@@ -395,7 +395,7 @@ async def test_a_write_waits_for_another_process(store: SqliteStore, path: Path)
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
     waiting = asyncio.create_task(create_and_finish(store, "a"))
-    assert await store.held_leases(OWNER) == []
+    assert await store.list_leases(OWNER) == []
     assert not waiting.done()
     elsewhere.execute("COMMIT")
     await waiting
@@ -429,61 +429,63 @@ async def test_closing_finishes_pending_work(path: Path) -> None:
     await store.start()
     await create_and_finish(store, "root")
     writes = [asyncio.create_task(create_running(store, str(n))) for n in range(20)]
-    reads = [asyncio.create_task(store.get(US, "resp_root")) for _ in range(20)]
+    reads = [asyncio.create_task(store.get_response(US, "resp_root")) for _ in range(20)]
     await asyncio.sleep(0)
     await store.aclose()
     await asyncio.gather(*writes)
     assert {response.id for response in await asyncio.gather(*reads)} == {"resp_root"}
 
     await store.start()
-    assert len(await store.held_leases(OWNER)) == 20
+    assert len(await store.list_leases(OWNER)) == 20
     await store.aclose()
 
 
 async def create_running(store: SqliteStore, name: str) -> None:
-    await store.create(US, new_response(name))
+    await store.create_response(US, new_response(name))
 
 
 async def test_a_closed_store_says_so(store: SqliteStore) -> None:
     await store.aclose()
     await store.aclose()
     for call in (
-        store.create(US, StoredResponse(response=new_response("a").response)),
+        store.create_response(US, StoredResponse(response=new_response("a").response)),
         finish(store, finished_response("a")),
-        store.get(US, "resp_a"),
-        store.input_items(US, "resp_a"),
-        store.context(US, "resp_a"),
-        store.item(US, "msg_a"),
-        store.delete(US, "resp_a"),
-        store.usage(US),
+        store.get_response(US, "resp_a"),
+        store.list_input_items(US, "resp_a"),
+        store.get_context(US, "resp_a"),
+        store.get_item(US, "msg_a"),
+        store.delete_response(US, "resp_a"),
+        store.get_storage_usage(US),
         store.sweep(keep_events_s=0),
         store.check(),
-        asyncio.to_thread(store.beat, OWNER, 15),
-        store.leave(OWNER),
+        asyncio.to_thread(store.record_heartbeat, OWNER, 15),
+        store.end_heartbeat(OWNER),
         store.lease_runs(OWNER, limit=1),
-        store.take_over(OWNER, US, "resp_a"),
-        store.give_back(lease("a")),
-        store.held_leases(OWNER),
-        store.append(lease("a"), chunk(1)),
-        store.events(US, "resp_a"),
+        store.take_over_run(OWNER, US, "resp_a"),
+        store.give_back_run(lease("a")),
+        store.list_leases(OWNER),
+        store.append_events(lease("a"), chunk(1)),
+        store.read_events(US, "resp_a"),
         store.wait_for_events(US, "resp_a", limit_s=10),
-        store.reserve(US, "k", response_id="resp_a", fingerprint=b"", owner=OWNER, expires_at=0),
-        store.unreserve(US, "k", "resp_a"),
-        store.claim_due(limit=1, claim_s=1),
-        store.delay("evt_a", 1),
-        store.remove("evt_a"),
-        store.keys(),
-        store.key(b""),
-        store.revoke_key("key_a"),
+        store.reserve_idempotency_key(
+            US, "k", response_id="resp_a", fingerprint=b"", owner=OWNER, expires_at=0
+        ),
+        store.release_idempotency_key(US, "k", "resp_a"),
+        store.claim_due_deliveries(limit=1, claim_s=1),
+        store.delay_delivery("evt_a", 1),
+        store.delete_delivery("evt_a"),
+        store.list_api_keys(),
+        store.get_api_key(b""),
+        store.revoke_api_key("key_a"),
         create_conversation(store, "a"),
-        store.conversation(US, "conv_a"),
+        store.get_conversation(US, "conv_a"),
         store.update_conversation(US, "conv_a", {}),
         store.delete_conversation(US, "conv_a"),
-        store.conversation_items(US, "conv_a"),
-        store.add_items(US, "conv_a", []),
-        store.remove_item(US, "conv_a", "msg_a"),
-        store.claim(US, "conv_a", "resp_a", owner=OWNER),
-        store.release(US, "conv_a", "resp_a"),
+        store.list_conversation_items(US, "conv_a"),
+        store.create_conversation_items(US, "conv_a", []),
+        store.delete_conversation_item(US, "conv_a", "msg_a"),
+        store.claim_conversation(US, "conv_a", "resp_a", owner=OWNER),
+        store.release_conversation(US, "conv_a", "resp_a"),
     ):
         with pytest.raises(StoreError, match="not open"):
             await call

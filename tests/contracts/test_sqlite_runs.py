@@ -91,12 +91,12 @@ async def main():
     _, path, owner, ttl_s, name = sys.argv
     store = SqliteStore(Path(path))
     await store.start()
-    store.beat(owner, float(ttl_s))
+    store.record_heartbeat(owner, float(ttl_s))
     if name:
-        await store.create(US, response_with_log(name, owner=owner))
+        await store.create_response(US, response_with_log(name, owner=owner))
     print("ready", flush=True)
     number = 2
-    while name and await store.append(lease(name), chunk(number)):
+    while name and await store.append_events(lease(name), chunk(number)):
         print(number, flush=True)
         number += 1
     await asyncio.to_thread(sys.stdin.read)
@@ -159,7 +159,7 @@ async def test_a_server_that_shares_the_file_waits_for_the_death_of_a_killed_one
             assert await lease_runs(store) == []
             passed_s = 100.0
             assert len(await lease_runs(store)) == 1
-            assert await store.held_leases(NEXT_OWNER) == [lease("a", epoch=2)]
+            assert await store.list_leases(NEXT_OWNER) == [lease("a", epoch=2)]
 
 
 async def test_a_starting_server_takes_no_run_from_a_live_one(path: Path) -> None:
@@ -190,8 +190,8 @@ async def test_waiting_readers_notice_what_another_process_writes(path: Path) ->
 async def test_heartbeats_reach_the_file_while_the_event_loop_is_blocked(
     store: SqliteStore,
 ) -> None:
-    await store.create(US, response_with_log("a"))
-    beating = threading.Thread(target=store.beat, args=(OWNER, 60))
+    await store.create_response(US, response_with_log("a"))
+    beating = threading.Thread(target=store.record_heartbeat, args=(OWNER, 60))
     beating.start()
     beating.join()  # the loop does nothing meanwhile
     assert await lease_runs(store) == []
@@ -200,7 +200,7 @@ async def test_heartbeats_reach_the_file_while_the_event_loop_is_blocked(
 async def test_a_clock_that_restarts_revives_no_owner(path: Path) -> None:
     """The machine was up for a day and has been restarted."""
     async with opened(path) as store:
-        await store.create(US, response_with_log("a"))
+        await store.create_response(US, response_with_log("a"))
         await beat(store, OWNER, ttl_s=15)
         async with opened(path, uptime=lambda: 30.0) as restarted:
             assert run_names(await restarted.lease_runs(NEXT_OWNER, limit=1)) == ["a"]
@@ -208,7 +208,7 @@ async def test_a_clock_that_restarts_revives_no_owner(path: Path) -> None:
 
 async def test_the_oldest_runs_are_leased_first_whoever_owned_them(store: SqliteStore) -> None:
     for n, owner in enumerate(("srv_z", None, "srv_a", None, "srv_z")):
-        await store.create(US, response_with_log(str(n), owner=owner))
+        await store.create_response(US, response_with_log(str(n), owner=owner))
     assert run_names(await lease_runs(store, limit=2)) == ["0", "1"]
     assert run_names(await lease_runs(store, limit=2)) == ["2", "3"]
     assert run_names(await lease_runs(store, limit=2)) == ["4"]
@@ -218,10 +218,10 @@ async def test_the_oldest_runs_are_leased_first_whoever_owned_them(store: Sqlite
 
 
 async def test_a_long_log_is_read_in_several_slices(store: SqliteStore) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     for n in range(12):
-        assert await store.append(lease("a"), chunk(2 + n, 1, bytes([n]) * 1_000_000))
-    piece = await store.events(US, "resp_a")
+        assert await store.append_events(lease("a"), chunk(2 + n, 1, bytes([n]) * 1_000_000))
+    piece = await store.read_events(US, "resp_a")
     assert not piece.ends
     assert 2 <= len(piece.chunks) < 12
     whole = await log_of(store, "a")
@@ -230,11 +230,11 @@ async def test_a_long_log_is_read_in_several_slices(store: SqliteStore) -> None:
 
 
 async def test_a_partial_read_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
-    await store.create(US, response_with_log("a"))
+    await store.create_response(US, response_with_log("a"))
     for n in range(12):
-        assert await store.append(lease("a"), chunk(2 + n, 1, b"x" * 1_000_000))
-    assert not (await store.events(US, "resp_a")).ends
-    await store.delete(US, "resp_a")
+        assert await store.append_events(lease("a"), chunk(2 + n, 1, b"x" * 1_000_000))
+    assert not (await store.read_events(US, "resp_a")).ends
+    await store.delete_response(US, "resp_a")
     wal = path.with_name(f"{path.name}-wal")
     await wait_until(lambda: asyncio.to_thread(is_empty, wal))
 
@@ -247,18 +247,18 @@ async def test_each_of_a_hundred_readers_is_woken_by_its_own_log_only(
     store: SqliteStore, path: Path
 ) -> None:
     for n in range(100):
-        await store.create(US, response_with_log(str(n)))
+        await store.create_response(US, response_with_log(str(n)))
     waiting = {
         n: asyncio.create_task(store.wait_for_events(US, f"resp_{n}", after=1, limit_s=30))
         for n in range(100)
     }
     async with opened(path) as other:
         for n in (7, 70):
-            assert await other.append(lease(str(n)), chunk(2))
+            assert await other.append_events(lease(str(n)), chunk(2))
             await waiting.pop(n)
     assert not any(task.done() for task in waiting.values())
     for n in (8, 80):
-        assert await store.append(lease(str(n)), chunk(2))
+        assert await store.append_events(lease(str(n)), chunk(2))
         await waiting.pop(n)
     assert not any(task.done() for task in waiting.values())
     for task in waiting.values():
@@ -267,9 +267,9 @@ async def test_each_of_a_hundred_readers_is_woken_by_its_own_log_only(
 
 async def test_closing_wakes_waiting_readers(path: Path) -> None:
     async with opened(path) as store:
-        await store.create(US, response_with_log("a"))
+        await store.create_response(US, response_with_log("a"))
         waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
-        await store.held_leases(OWNER)
+        await store.list_leases(OWNER)
     async with asyncio.timeout(10):
         await waiting
 
@@ -312,14 +312,14 @@ async def has_old_content(path: Path) -> bool:
         assert run.lease == lease("b", epoch=1)
         assert run.job is None
         assert not await is_locked(claim(store, "c", "new"))
-        ours = await store.usage(US)
+        ours = await store.get_storage_usage(US)
         await create_and_finish(store, "new")
-        more = await store.usage(US)
+        more = await store.get_storage_usage(US)
         assert (more.responses, more.bytes > ours.bytes) == (3, True)
         for name in ("new", "a", "b"):
-            await store.delete(US, f"resp_{name}")
-        assert await store.usage(US) == StorageUsage()
-        assert (await store.usage(THEM)).responses == 1
+            await store.delete_response(US, f"resp_{name}")
+        assert await store.get_storage_usage(US) == StorageUsage()
+        assert (await store.get_storage_usage(THEM)).responses == 1
     return True
 
 
@@ -412,19 +412,19 @@ async def test_a_check_writes(path: Path) -> None:
         with pytest.raises(StoreError, match="another process has it locked"):
             await store.check()
         with pytest.raises(StoreError, match="another process has it locked"):
-            await asyncio.to_thread(store.beat, OWNER, 15)
+            await asyncio.to_thread(store.record_heartbeat, OWNER, 15)
         elsewhere.execute("ROLLBACK")
         elsewhere.close()
         await store.check()
 
 
 async def test_a_finish_with_events_out_of_order_is_not_written(store: SqliteStore) -> None:
-    await store.create(US, waiting_response("a"))
+    await store.create_response(US, waiting_response("a"))
     [run] = await lease_runs(store)
     with pytest.raises(StoreError, match="missing before number 9"):
-        await store.finish(run.lease, finished_response("a"), events=chunk(9))
-    assert (await store.get(US, "resp_a")).status == "in_progress"
-    assert await store.finish(run.lease, finished_response("a"), events=chunk(2))
+        await store.finish_response(run.lease, finished_response("a"), events=chunk(9))
+    assert (await store.get_response(US, "resp_a")).status == "in_progress"
+    assert await store.finish_response(run.lease, finished_response("a"), events=chunk(2))
     assert not await finish(store, finished_response("a"))
 
 
@@ -433,19 +433,19 @@ async def test_usage_matches_the_stored_rows(store: SqliteStore, path: Path) -> 
     await create_conversation(store, "c", "x", "y")
     for name, before in (("a", None), ("b", "a"), ("c", "b")):
         await create_and_finish(store, name, after=before)
-    await store.create(US, new_response("in", within="c"))
+    await store.create_response(US, new_response("in", within="c"))
     await finish(store, finished_response("in", within="c"))
-    await store.create(US, response_with_log("log"))
-    await store.append(lease("log"), chunk(2))
-    await store.delete(US, "resp_b")
-    await store.remove_item(US, "conv_c", "msg_x")
+    await store.create_response(US, response_with_log("log"))
+    await store.append_events(lease("log"), chunk(2))
+    await store.delete_response(US, "resp_b")
+    await store.delete_conversation_item(US, "conv_c", "msg_x")
     elsewhere = apsw.Connection(str(path))
     size: Any = elsewhere.execute(
         "SELECT sum(length(body)) FROM (SELECT body FROM responses UNION ALL"
         " SELECT body FROM items UNION ALL SELECT body FROM events)"
     ).fetchall()[0][0]
     elsewhere.close()
-    assert await store.usage(US) == StorageUsage(responses=4, bytes=size)
+    assert await store.get_storage_usage(US) == StorageUsage(responses=4, bytes=size)
 
 
 # --- atomicity ------------------------------------------------------------------------------------
@@ -476,11 +476,11 @@ def disk() -> Iterator[FullDisk]:
 
 async def state_of(store: SqliteStore) -> object:
     return (
-        await store.get(US, "resp_a"),
-        await store.events(US, "resp_a"),
-        await store.conversation_items(US, "conv_c"),
-        await store.held_leases(OWNER),
-        await store.usage(US),
+        await store.get_response(US, "resp_a"),
+        await store.read_events(US, "resp_a"),
+        await store.list_conversation_items(US, "conv_c"),
+        await store.list_leases(OWNER),
+        await store.get_storage_usage(US),
         await is_locked(claim(store, "c", "other")),
     )
 
@@ -493,13 +493,13 @@ async def test_a_finish_that_fails_at_any_statement_writes_nothing(
     async with opened(path) as store:
         await create_conversation(store, "c", "x")
         await claim(store, "c", "a")
-        await store.create(US, new_response("a", within="c", run=run))
+        await store.create_response(US, new_response("a", within="c", run=run))
         before = await state_of(store)
         failures = 0
         while True:
             disk.at = failures + 1
             try:
-                assert await store.finish(
+                assert await store.finish_response(
                     lease("a"),
                     finished_response("a", within="c"),
                     events=chunk(1),
@@ -510,12 +510,12 @@ async def test_a_finish_that_fails_at_any_statement_writes_nothing(
                 assert "the disk is full" in str(error)
             failures += 1
             assert await state_of(store) == before
-            assert await store.claim_due(limit=1, claim_s=0) == []
+            assert await store.claim_due_deliveries(limit=1, claim_s=0) == []
         disk.at = 0
         assert failures > 10
-        assert (await store.events(US, "resp_a")).ends
-        assert await store.claim_due(limit=1, claim_s=0) == [delivery]
-        assert [one.id for one in await store.conversation_items(US, "conv_c")] == [
+        assert (await store.read_events(US, "resp_a")).ends
+        assert await store.claim_due_deliveries(limit=1, claim_s=0) == [delivery]
+        assert [one.id for one in await store.list_conversation_items(US, "conv_c")] == [
             "msg_x",
             "msg_a_in",
             "msg_a_out",

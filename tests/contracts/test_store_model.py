@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
             return
         parent = self.find(after)
         run = NewRun(owner=None if waits else "srv_a", events=chunk(0, 2) if logged else None)
-        self.do(self.store.create(US, new_response(name, after=after, run=run)))
+        self.do(self.store.create_response(US, new_response(name, after=after, run=run)))
         lineage = [] if parent is None else [*parent.lineage, parent.name]
         response = self.responses[name] = ModelResponse(name, lineage)
         response.last_event = 1 if logged else None
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
         self.alive.add("srv_a")
         if expected is not None:
             return
-        self.do(self.store.create(US, new_response(name, within=within)))
+        self.do(self.store.create_response(US, new_response(name, within=within)))
         self.conversations[within].held_by = name
         self.responses[name] = ModelResponse(name, [])
         self.responses[name].within = within
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
         expected = self.holds(response, behind)
         last = chunk(response.last_event + 1) if response.last_event is not None else None
         done = finished_response(name, status=status, within=response.within)
-        written = self.store.finish(response.lease(behind), done, events=last)
+        written = self.store.finish_response(response.lease(behind), done, events=last)
         assert self.do(written) == expected
         if expected:
             response.status, response.owner = status, None
@@ -152,18 +152,18 @@ class Machine(RuleBasedStateMachine):
         added = chunk(response.last_event + 1, count)
         expected = self.holds(response, behind)
         for _ in range(2):
-            assert self.do(self.store.append(response.lease(behind), added)) == expected
+            assert self.do(self.store.append_events(response.lease(behind), added)) == expected
         if expected:
             response.last_event += count
 
     @rule(owner=OWNERS)
     def live(self, owner: str) -> None:
-        self.store.beat(owner, 600)
+        self.store.record_heartbeat(owner, 600)
         self.alive.add(owner)
 
     @rule(owner=OWNERS)
     def die(self, owner: str) -> None:
-        self.do(self.store.leave(owner))
+        self.do(self.store.end_heartbeat(owner))
         self.alive.discard(owner)
 
     @rule(owner=OWNERS, limit=st.integers(0, 3), waiting=st.booleans())
@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
     @rule(owner=OWNERS, name=NAMES)
     def take_over(self, owner: str, name: str) -> None:
         response = self.find(name)
-        taking = self.store.take_over(owner, US, f"resp_{name}")
+        taking = self.store.take_over_run(owner, US, f"resp_{name}")
         if response is None:
             assert self.do(is_unknown(taking))
             return
@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
     def give_back(self, name: str, behind: int) -> None:
         response = self.responses.get(name) or ModelResponse(name, [])
         expected = self.holds(response, behind)
-        assert self.do(self.store.give_back(response.lease(behind))) == expected
+        assert self.do(self.store.give_back_run(response.lease(behind))) == expected
         if expected:
             response.owner = None
 
@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
     def add(self, talk: str) -> None:
         self.added += 1
         name, expected = f"own_{self.added}", self.refusal(talk)
-        added = self.store.add_items(US, f"conv_{talk}", [item(name)])
+        added = self.store.create_conversation_items(US, f"conv_{talk}", [item(name)])
         assert self.raised(added) == expected
         if expected is None:
             self.conversations[talk].items.append(name)
@@ -224,7 +224,9 @@ class Machine(RuleBasedStateMachine):
     def remove(self, talk: str, position: int) -> None:
         items = self.conversations[talk].items if talk in self.conversations else []
         name = items[position] if position < len(items) else "none"
-        removed = self.raised(self.store.remove_item(US, f"conv_{talk}", f"msg_{name}"))
+        removed = self.raised(
+            self.store.delete_conversation_item(US, f"conv_{talk}", f"msg_{name}")
+        )
         assert removed == (None if name in items else NotFound)
         if removed is None:
             items.remove(name)
@@ -251,7 +253,9 @@ class Machine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
         response = self.find(name)
-        assert self.do(is_unknown(self.store.delete(US, f"resp_{name}"))) == (response is None)
+        assert self.do(is_unknown(self.store.delete_response(US, f"resp_{name}"))) == (
+            response is None
+        )
         if response is not None:
             response.is_deleted = True
             self.release(name, [])
@@ -276,10 +280,10 @@ class Machine(RuleBasedStateMachine):
         for name in self.responses:
             response = self.find(name)
             if response is None:
-                assert await is_unknown(self.store.get(US, f"resp_{name}"))
+                assert await is_unknown(self.store.get_response(US, f"resp_{name}"))
                 continue
-            assert (await self.store.get(US, f"resp_{name}")).status == response.status
-            items = await self.store.context(US, f"resp_{name}")
+            assert (await self.store.get_response(US, f"resp_{name}")).status == response.status
+            items = await self.store.get_context(US, f"resp_{name}")
             assert ids(items) == self.conversation_items_of(response) + self.turns_of(
                 [*response.lineage, name]
             )
@@ -291,26 +295,26 @@ class Machine(RuleBasedStateMachine):
         talked_of = {name for talk in self.conversations.values() for name in talk.items}
         for name in self.responses:
             lost = f"{name}_in" not in needed_turns | talked_of
-            assert await is_unknown(self.store.item(US, f"msg_{name}_in")) == lost
+            assert await is_unknown(self.store.get_item(US, f"msg_{name}_in")) == lost
         await self.compare_runs(existing)
 
     async def compare_runs(self, existing: list[ModelResponse]) -> None:
         for response in existing:
             if response.last_event is None:
-                assert await is_unknown(self.store.events(US, f"resp_{response.name}"))
+                assert await is_unknown(self.store.read_events(US, f"resp_{response.name}"))
                 continue
             log = await log_of(self.store, response.name)
             assert sum(one.count for one in log) == response.last_event + 1
-            log_slice = await self.store.events(
+            log_slice = await self.store.read_events(
                 US, f"resp_{response.name}", after=response.last_event
             )
             assert log_slice.ends == (response.status != "in_progress")
         unfinished = [response for response in existing if response.status == "in_progress"]
         for owner in ("srv_a", "srv_b", "srv_c"):
-            held = {one.response_id: one for one in await self.store.held_leases(owner)}
+            held = {one.response_id: one for one in await self.store.list_leases(owner)}
             owned = [response.lease() for response in unfinished if response.owner == owner]
             assert held == {one.response_id: one for one in owned}
-        usage = await self.store.usage(US)
+        usage = await self.store.get_storage_usage(US)
         waiting = [response for response in unfinished if response.owner is None]
         assert (usage.responses, usage.waiting) == (len(existing), len(waiting))
 

@@ -68,7 +68,7 @@ class RandomCalls:
     async def lease(self) -> Any:
         """Return the newest lease of some response, or the one before."""
         tenant, name = self.tenant(), self.name()
-        leases = [it for owner in OWNERS for it in await self._memory.held_leases(owner)]
+        leases = [it for owner in OWNERS for it in await self._memory.list_leases(owner)]
         epochs = {(it.tenant, it.response_id): it.epoch for it in leases}
         epoch = epochs.get((tenant, f"resp_{name}"), 1)
         return name, lease(name, epoch - self.pick(0, 0, 0, 0, 1), tenant)
@@ -76,7 +76,7 @@ class RandomCalls:
     async def chunk(self, tenant: str, name: str) -> Any:
         """Return the next events of the log, events that it has, or events after a gap."""
         try:
-            log = (await self._memory.events(tenant, f"resp_{name}")).chunks
+            log = (await self._memory.read_events(tenant, f"resp_{name}")).chunks
         except AntiphonError:
             return self.pick(None, chunk(1))
         next_number = log[-1].first + log[-1].count
@@ -90,7 +90,7 @@ class RandomCalls:
 
     async def unused_name(self, tenant: str, prefix: str, *names: str) -> str:
         """Return a name that is new or in use. Names of deleted objects are not used again."""
-        lookup = self._memory.get if prefix == "resp" else self._memory.conversation
+        lookup = self._memory.get_response if prefix == "resp" else self._memory.get_conversation
         for name in self._random.sample(names, len(names)):
             is_new = (tenant, name) not in self._used_names
             if is_new or isinstance(await outcome(lookup(tenant, f"{prefix}_{name}")), dict):
@@ -116,13 +116,13 @@ class RandomCalls:
                 key=self.pick(None, None, None, key_of(name)),
             ),
         )
-        return lambda store: store.create(tenant, stored)
+        return lambda store: store.create_response(tenant, stored)
 
     async def draw_finish(self) -> Call:
         name, response_lease = await self.lease()
         within = None
         try:
-            current = await self._memory.get(response_lease.tenant, f"resp_{name}")
+            current = await self._memory.get_response(response_lease.tenant, f"resp_{name}")
             within = current.conversation.id.removeprefix("conv_") if current.conversation else None
         except AntiphonError:
             pass
@@ -139,7 +139,7 @@ class RandomCalls:
             )
             for _ in range(self.pick(0, 0, 1, 2))
         ]
-        return lambda store: store.finish(
+        return lambda store: store.finish_response(
             response_lease, done, events=events, deliveries=deliveries
         )
 
@@ -148,23 +148,23 @@ class RandomCalls:
     async def draw_append(self) -> Call:
         name, response_lease = await self.lease()
         events = await self.chunk(response_lease.tenant, name) or chunk(2)
-        return lambda store: store.append(response_lease, events)
+        return lambda store: store.append_events(response_lease, events)
 
     async def draw_give_back(self) -> Call:
         _, response_lease = await self.lease()
-        return lambda store: store.give_back(response_lease)
+        return lambda store: store.give_back_run(response_lease)
 
     async def draw_beat(self) -> Call:
         owner = self.pick(*OWNERS)
 
         async def beat(store: Store) -> None:
-            store.beat(owner, 600)
+            store.record_heartbeat(owner, 600)
 
         return beat
 
     async def draw_leave(self) -> Call:
         owner = self.pick(*OWNERS)
-        return lambda store: store.leave(owner)
+        return lambda store: store.end_heartbeat(owner)
 
     async def draw_lease_runs(self) -> Call:
         owner, limit, waiting = self.pick(*OWNERS), self.pick(0, 1, 2), self.pick(True, True, False)
@@ -176,11 +176,11 @@ class RandomCalls:
 
     async def draw_take_over(self) -> Call:
         owner, tenant, name = self.pick(*OWNERS), self.tenant(), self.name()
-        return lambda store: store.take_over(owner, tenant, f"resp_{name}")
+        return lambda store: store.take_over_run(owner, tenant, f"resp_{name}")
 
     async def draw_delete(self) -> Call:
         tenant, name = self.tenant(), self.name()
-        return lambda store: store.delete(tenant, f"resp_{name}")
+        return lambda store: store.delete_response(tenant, f"resp_{name}")
 
     async def draw_sweep(self) -> Call:
         keep_events_s = self.pick(KEEP_ALL_S, KEEP_ALL_S, -1.0)
@@ -195,7 +195,7 @@ class RandomCalls:
         tenant, name = self.tenant(), self.name()
         key, response_id = key_of(name), f"resp_{name}"
         owner, fingerprint = self.pick(*OWNERS), self.pick(b"1", b"\0\xff")
-        return lambda store: store.reserve(
+        return lambda store: store.reserve_idempotency_key(
             tenant,
             key,
             response_id=response_id,
@@ -206,7 +206,7 @@ class RandomCalls:
 
     async def draw_unreserve(self) -> Call:
         tenant, key, response_id = self.tenant(), self.pick(*KEYS), f"resp_{self.name()}"
-        return lambda store: store.unreserve(tenant, key, response_id)
+        return lambda store: store.release_idempotency_key(tenant, key, response_id)
 
     async def draw_create_conversation(self) -> Call:
         tenant = self.tenant()
@@ -225,49 +225,51 @@ class RandomCalls:
 
     async def draw_add_items(self) -> Call:
         tenant, talk, items = self.tenant(), self.pick(*TALKS), [item(self.name())]
-        return lambda store: store.add_items(tenant, f"conv_{talk}", items)
+        return lambda store: store.create_conversation_items(tenant, f"conv_{talk}", items)
 
     async def draw_remove_item(self) -> Call:
         tenant, talk = self.tenant(), self.pick(*TALKS)
         item_id = f"msg_{self.name()}{self.pick('', '_in', '_out')}"
-        return lambda store: store.remove_item(tenant, f"conv_{talk}", item_id)
+        return lambda store: store.delete_conversation_item(tenant, f"conv_{talk}", item_id)
 
     async def draw_claim(self) -> Call:
         tenant, talk, name = self.tenant(), self.pick(*TALKS), self.name()
         owner, response_id = self.pick(*OWNERS), f"resp_{name}"
         if (tenant, name) in self._used_names:  # a response claims before it is created
-            return lambda store: store.conversation(tenant, f"conv_{talk}")
+            return lambda store: store.get_conversation(tenant, f"conv_{talk}")
         talk = self._claims.setdefault((tenant, name), talk)
-        return lambda store: store.claim(tenant, f"conv_{talk}", response_id, owner=owner)
+        return lambda store: store.claim_conversation(
+            tenant, f"conv_{talk}", response_id, owner=owner
+        )
 
     async def draw_release(self) -> Call:
         tenant, talk, response_id = self.tenant(), self.pick(*TALKS), f"resp_{self.name()}"
         items = [item(self.name())] * self.pick(0, 1)
-        return lambda store: store.release(tenant, f"conv_{talk}", response_id, items)
+        return lambda store: store.release_conversation(tenant, f"conv_{talk}", response_id, items)
 
     async def draw_claim_due(self) -> Call:
         limit, claim_s = self.pick(1, 2), self.pick(-1.0, 600.0)
-        return lambda store: store.claim_due(limit=limit, claim_s=claim_s)
+        return lambda store: store.claim_due_deliveries(limit=limit, claim_s=claim_s)
 
     async def draw_delay(self) -> Call:
         delivery, seconds = (
             f"evt_{self._random.randint(1, self._count + 1)}",
             self.pick(-1.0, 600.0),
         )
-        return lambda store: store.delay(delivery, seconds)
+        return lambda store: store.delay_delivery(delivery, seconds)
 
     async def draw_remove(self) -> Call:
         delivery = f"evt_{self._random.randint(1, self._count + 1)}"
-        return lambda store: store.remove(delivery)
+        return lambda store: store.delete_delivery(delivery)
 
     async def draw_add_key(self) -> Call:
         name = self.name()
         key = ApiKey(id=name, name=name, tenant="us", hash=self.name().encode(), created_at=1)
-        return lambda store: store.add_key(key)
+        return lambda store: store.create_api_key(key)
 
     async def draw_revoke_key(self) -> Call:
         name = self.name()
-        return lambda store: store.revoke_key(name)
+        return lambda store: store.revoke_api_key(name)
 
     async def draw_save_trace(self) -> Call:
         _, lease = await self.lease()
@@ -289,30 +291,30 @@ async def outcome(call: Awaitable[Any]) -> Any:
 
 async def read_state(store: Store) -> dict[str, Any]:
     """Return everything that can be read from a store."""
-    state: dict[str, Any] = {"keys": await outcome(store.keys())}
+    state: dict[str, Any] = {"keys": await outcome(store.list_api_keys())}
     for tenant in TENANTS:
-        usage = await store.usage(tenant)
+        usage = await store.get_storage_usage(tenant)
         state[tenant, "usage"] = (usage.responses, usage.waiting)
         for name in NAMES:
             response_id = f"resp_{name}"
             state[tenant, name] = [
-                await outcome(store.get(tenant, response_id)),
-                await outcome(store.input_items(tenant, response_id)),
-                await outcome(store.context(tenant, response_id)),
-                await outcome(store.events(tenant, response_id)),
-                await outcome(store.events(tenant, response_id, after=2)),
+                await outcome(store.get_response(tenant, response_id)),
+                await outcome(store.list_input_items(tenant, response_id)),
+                await outcome(store.get_context(tenant, response_id)),
+                await outcome(store.read_events(tenant, response_id)),
+                await outcome(store.read_events(tenant, response_id, after=2)),
                 *[
-                    await outcome(store.item(tenant, f"msg_{name}{way}"))
+                    await outcome(store.get_item(tenant, f"msg_{name}{way}"))
                     for way in ("", "_in", "_out")
                 ],
             ]
         for talk in TALKS:
             state[tenant, talk] = [
-                await outcome(store.conversation(tenant, f"conv_{talk}")),
-                await outcome(store.conversation_items(tenant, f"conv_{talk}")),
+                await outcome(store.get_conversation(tenant, f"conv_{talk}")),
+                await outcome(store.list_conversation_items(tenant, f"conv_{talk}")),
             ]
     for owner in OWNERS:
-        leases = await store.held_leases(owner)
+        leases = await store.list_leases(owner)
         state[owner] = sorted((it.tenant, it.response_id, it.epoch) for it in leases)
     return state
 
@@ -326,7 +328,7 @@ async def assert_same_state(store: Store, memory: MemoryStore, history: Sequence
 async def delete_all(store: Store, more: Sequence[str]) -> None:
     for tenant in TENANTS:
         for name in (*NAMES, *more):
-            await outcome(store.delete(tenant, f"resp_{name}"))
+            await outcome(store.delete_response(tenant, f"resp_{name}"))
         for talk in (*TALKS, *more):
             await outcome(store.delete_conversation(tenant, f"conv_{talk}"))
 
@@ -354,4 +356,4 @@ async def test_any_store_answers_as_the_memory_store_does(store: Store, seed: in
     await assert_same_state(store, memory, history)
     await delete_all(store, [f"more_{n}" for n in range(STEPS)])
     for tenant in TENANTS:
-        assert await store.usage(tenant) == StorageUsage(), "\n".join(history)
+        assert await store.get_storage_usage(tenant) == StorageUsage(), "\n".join(history)

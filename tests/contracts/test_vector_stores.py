@@ -43,15 +43,15 @@ class TestVectorStores(VectorStoresContract):
 async def test_vector_stores_and_their_pending_jobs_outlive_the_server(tmp_path: Path) -> None:
     stores = SqliteVectorStores(tmp_path / "vectors.db")
     await stores.start()
-    await stores.create(US, a_store())
+    await stores.create_store(US, a_store())
     await index_file(stores, "a", "hello", meaning=vectors_of([1, 0]))
-    await stores.add_files(US, "vs_1", [a_file("b")])
-    [job] = await stores.claim_due(limit=5, claim_s=CLAIM_S)
+    await stores.create_files(US, "vs_1", [a_file("b")])
+    [job] = await stores.claim_due_jobs(limit=5, claim_s=CLAIM_S)
     await stores.aclose()
     again = SqliteVectorStores(tmp_path / "vectors.db")
     await again.start()
     assert texts_of(await search(again, "hello")) == ["hello"]
-    [same] = await again.claim_due(limit=5, claim_s=CLAIM_S)
+    [same] = await again.claim_due_jobs(limit=5, claim_s=CLAIM_S)
     assert (same.file_id, same.attempt) == (job.file_id, 2)
     await again.aclose()
 
@@ -60,12 +60,16 @@ async def test_servers_that_share_the_folder_share_vector_stores(tmp_path: Path)
     ours, theirs = (SqliteVectorStores(tmp_path / "vectors.db") for _ in range(2))
     await ours.start()
     await theirs.start()
-    await ours.create(US, a_store())
+    await ours.create_store(US, a_store())
     await index_file(ours, "a", "hello")
     assert texts_of(await search(theirs, "hello")) == ["hello"]
-    await ours.add_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
+    await ours.create_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
     asked = await asyncio.gather(
-        *(stores.claim_due(limit=3, claim_s=CLAIM_S) for stores in (ours, theirs) for _ in range(3))
+        *(
+            stores.claim_due_jobs(limit=3, claim_s=CLAIM_S)
+            for stores in (ours, theirs)
+            for _ in range(3)
+        )
     )
     assert len({job.file_id for jobs in asked for job in jobs}) == sum(map(len, asked)) == 8
     await theirs.aclose()
@@ -79,10 +83,10 @@ def all_bytes(folder: Path) -> bytes:
 async def test_erased_content_leaves_no_byte_behind(tmp_path: Path) -> None:
     stores = SqliteVectorStores(tmp_path / "vectors.db")
     await stores.start()
-    await stores.create(US, a_store())
+    await stores.create_store(US, a_store())
     await index_file(stores, "a", "the secretword of the secretkeeper")
     assert b"secret" in all_bytes(tmp_path)
-    await stores.remove_file(US, "vs_1", "file-a")
+    await stores.delete_file(US, "vs_1", "file-a")
     while await stores.sweep(0, limit=100):
         pass
     await stores.aclose()

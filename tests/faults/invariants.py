@@ -54,7 +54,7 @@ class Invariants:
         known = self.frames.setdefault(response_id, {}).setdefault(number, frame)
         assert known == frame, f"event {number} has two contents: {known!r} and {frame!r}"
         try:
-            logged = await self._kept.events(TENANT, response_id, after=number - 1)
+            logged = await self._kept.read_events(TENANT, response_id, after=number - 1)
         except NotFound:
             return  # a log that is kept in the server's memory, or a response that was deleted
         assert logged.chunks, f"event {number} was shown before it was kept"
@@ -86,7 +86,7 @@ class Invariants:
                 await asyncio.sleep(0.1)
 
     async def _is_settled(self) -> bool:
-        held = [await self._kept.held_leases(server.owner) for server in self._servers]
+        held = [await self._kept.list_leases(server.owner) for server in self._servers]
         found = [await self._get(response_id) for response_id in self._ids()]
         return not any(held) and all(one is None or one.status in TERMINAL for one in found)
 
@@ -95,7 +95,7 @@ class Invariants:
 
     async def _get(self, response_id: str) -> Response | None:
         try:
-            return await self._kept.get(TENANT, response_id)
+            return await self._kept.get_response(TENANT, response_id)
         except NotFound:
             return None
 
@@ -165,7 +165,7 @@ class Invariants:
             if one.path == "/conversations" and one.status == 200 and one.method == "POST"
         }
         for talk in talks:
-            items = [item.id for item in await self._kept.conversation_items(TENANT, talk)]
+            items = [item.id for item in await self._kept.list_conversation_items(TENANT, talk)]
             assert max(Counter(items).values(), default=1) == 1, "an item twice in a conversation"
             left = set()
             for response in kept:
@@ -178,7 +178,9 @@ class Invariants:
                 else:
                     assert not output & set(items)
             raw = msgspec.Raw(b'{"type":"message","id":"msg_later","role":"user","content":[]}')
-            await self._kept.add_items(TENANT, talk, [StoredItem(id="msg_later", raw=raw)])
+            await self._kept.create_conversation_items(
+                TENANT, talk, [StoredItem(id="msg_later", raw=raw)]
+            )
 
     async def _check_keys(
         self, kept: Sequence[Response], clients: Clients, answers: Sequence[Answer]

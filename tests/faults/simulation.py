@@ -108,10 +108,10 @@ class Connection:
 
     async def aclose(self) -> None: ...
 
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         if self.is_cut or (self._until is not None and now() < self._until):
             raise StoreError("nobody answers")
-        self._kept.beat(owner, ttl_s)
+        self._kept.record_heartbeat(owner, ttl_s)
 
     def heal(self) -> None:
         self.fault, self._until = None, None
@@ -138,7 +138,7 @@ class Connection:
 
     async def _done(self, name: str, operation: Any, args: Any, kwargs: Any) -> Any:
         done = await operation(*args, **kwargs)
-        if name == "create":
+        if name == "create_response":
             self.created.append(args[1].response.id)
         return done
 
@@ -231,7 +231,7 @@ class SimulatedServer:
         await self.app.runs.active.drain(limit_s)
         self.app.services.drained.trigger()
         with suppress(StoreError):
-            await self.store.leave(self.owner)
+            await self.store.end_heartbeat(self.owner)
         await self.kill()
 
     @property
@@ -242,7 +242,7 @@ class SimulatedServer:
         while True:
             pause_s = RETRY_S
             with suppress(StoreError):
-                self.store.beat(self.owner, LEASE_S)
+                self.store.record_heartbeat(self.owner, LEASE_S)
                 pause_s = LEASE_S / BEATS_PER_LEASE
             await asyncio.sleep(pause_s)
 

@@ -215,7 +215,7 @@ async def recovery(stage: Stage) -> None:
     alone = asyncio.create_task(stage.post(stage.second, input=LONG, stream=True))
     await asyncio.sleep(2)
     await stage.second.kill()
-    await stage.kept.leave(stage.second.owner)  # as if its time were up
+    await stage.kept.end_heartbeat(stage.second.owner)  # as if its time were up
     for each in (heard, silent):
         path = f"/responses/{each.response_id}?stream=true"
         await stage.ask(stage.first, "GET", path)

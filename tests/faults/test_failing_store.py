@@ -13,9 +13,11 @@ from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.domain.errors import StoreError
 
 OPERATIONS = (
-    *("create", "finish", "get", "input_items", "context", "item", "delete"),
-    *("create_conversation", "conversation", "update_conversation", "delete_conversation"),
-    *("conversation_items", "add_items", "remove_item", "claim", "release"),
+    *("create_response", "finish_response", "get_response", "list_input_items", "get_context"),
+    *("get_item", "delete_response", "create_conversation", "get_conversation"),
+    *("update_conversation", "delete_conversation", "list_conversation_items"),
+    *("create_conversation_items", "delete_conversation_item"),
+    *("claim_conversation", "release_conversation"),
 )
 MANY = 60  # more operations than the requests below make
 
@@ -35,7 +37,7 @@ class CountedStore(MemoryStore):
             return operation
         self.count += 1
         if self.count == self.fails_at:
-            self.asked_again += name == "finish"
+            self.asked_again += name == "finish_response"
             raise StoreError("the disk is full")
         return operation
 

@@ -241,7 +241,7 @@ def test_a_server_that_is_gone_leaves_its_answers_to_the_others(servers: Any) ->
 class ForgetfulStore(MemoryStore):
     """Keeps what it is given, and cannot read it."""
 
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         raise StoreError("the disk cannot be read")
 
 
@@ -264,18 +264,22 @@ class LateStore(MemoryStore):
         super().__init__()
         self._asked: Any = None
 
-    async def reserve(self, tenant: str, key: str, **asked: Any) -> IdempotencyRecord:
+    async def reserve_idempotency_key(
+        self, tenant: str, key: str, **asked: Any
+    ) -> IdempotencyRecord:
         self._asked = self._asked or {**asked, "tenant": tenant, "key": key}
-        return await super().reserve(tenant, key, **asked)
+        return await super().reserve_idempotency_key(tenant, key, **asked)
 
-    async def create(self, tenant: str, stored: StoredResponse) -> None:
+    async def create_response(self, tenant: str, stored: StoredResponse) -> None:
         asked, self._asked = self._asked, {"nobody": "else"}
         if "key" in asked:
-            await self.leave(asked["owner"])
+            await self.end_heartbeat(asked["owner"])
             other = structs.replace(stored.response, id="resp_other", status="completed")
-            await super().reserve(**{**asked, "owner": "srv_other", "response_id": other.id})
-            await super().create(tenant, StoredResponse(response=other))
-        await super().create(tenant, stored)
+            await super().reserve_idempotency_key(
+                **{**asked, "owner": "srv_other", "response_id": other.id}
+            )
+            await super().create_response(tenant, StoredResponse(response=other))
+        await super().create_response(tenant, stored)
 
 
 def test_a_server_that_slept_over_its_key_answers_with_the_response_that_has_it(

@@ -92,9 +92,9 @@ def test_a_tool_that_hangs(serve_odd_tools: Any) -> None:
 
 
 class SlowStore(MemoryStore):
-    async def append(self, *args: Any) -> bool:
+    async def append_events(self, *args: Any) -> bool:
         await asyncio.sleep(0.2)  # it is the store that is slow here
-        return await super().append(*args)
+        return await super().append_events(*args)
 
 
 def test_a_store_that_is_slow(asking: Any) -> None:

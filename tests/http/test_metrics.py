@@ -211,7 +211,8 @@ def test_readers_who_come_back_are_counted(client: httpx.Client, metrics: Metric
 
 def test_the_store_is_timed(client: httpx.Client, metrics: Metrics) -> None:
     client.get("/responses/resp_none")
-    for operation in ("create", "finish", "get", "append", "count_waiting"):
+    names = "create_response finish_response get_response append_events count_waiting_runs"
+    for operation in names.split():
         labels = {"operation": operation, "result": "ok"}
         create(client, model=MODEL, input="hi", background=True)
         name = "antiphon_store_operation_duration_seconds_count"

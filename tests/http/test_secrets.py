@@ -27,10 +27,10 @@ REASON = "The store at 'redis://db-7.internal:6379/0' cannot be used: it cannot 
 class LostStore(MemoryStore):
     """Once it is lost, nothing of responses is read any more."""
 
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         raise StoreError(REASON)
 
-    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def get_context(self, tenant: str, response_id: str) -> list[StoredItem]:
         raise StoreError(REASON)
 
 

@@ -29,17 +29,19 @@ async def files(tmp_path: Path) -> AsyncIterator[FolderFileStore]:
 async def test_a_disk_that_hangs_for_one_tenant_leaves_threads_to_the_others(
     files: FolderFileStore, tmp_path: Path
 ) -> None:
-    await files.add("greedy", a_file(1), b"content")
+    await files.create_file("greedy", a_file(1), b"content")
     [content] = [path for path in tmp_path.glob("files/*/*") if path.suffix != ".json"]  # noqa: ASYNC240
     content.unlink()
     os.mkfifo(content)  # reading it hangs until somebody writes
-    reads = [asyncio.create_task(files.content("greedy", a_file(1).id)) for _ in range(READS)]
+    reads = [asyncio.create_task(files.get_content("greedy", a_file(1).id)) for _ in range(READS)]
     try:
         async with asyncio.timeout(LIMIT_S):
-            await files.add("other", a_file(2), b"hello", limit=FileUsage(files=9, bytes=9999))
-            assert await files.content("other", a_file(2).id) == b"hello"
-            assert await files.page("other", FilePageQuery(limit=9)) == [a_file(2)]
-            await files.delete("other", a_file(2).id)
+            await files.create_file(
+                "other", a_file(2), b"hello", limit=FileUsage(files=9, bytes=9999)
+            )
+            assert await files.get_content("other", a_file(2).id) == b"hello"
+            assert await files.list_files("other", FilePageQuery(limit=9)) == [a_file(2)]
+            await files.delete_file("other", a_file(2).id)
             assert not any(read.done() for read in reads)
     finally:
         while not all(read.done() for read in reads):

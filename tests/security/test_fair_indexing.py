@@ -56,8 +56,8 @@ async def add_file(
     file = StoredFile(
         id=f"file-{name}", filename="a.txt", purpose="user_data", bytes=1, created_at=0
     )
-    await files.add(tenant, file, text.encode())
-    await stores.add_files(tenant, f"vs_{store}", [a_file(name)])
+    await files.create_file(tenant, file, text.encode())
+    await stores.create_files(tenant, f"vs_{store}", [a_file(name)])
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ async def test_a_small_file_waits_neither_for_many_files_nor_for_big_ones(
     stores: SqliteVectorStores,
 ) -> None:
     files, embeddings = MemoryFileStore(), CountedEmbeddings()
-    await stores.create("greedy", a_store(1))
-    await stores.create("other", a_store(2))
+    await stores.create_store("greedy", a_store(1))
+    await stores.create_store("other", a_store(2))
     for number in range(FILES):
         await add_file(files, stores, "greedy", f"big{number}", BIG_TEXT)
     await add_file(files, stores, "other", "small", "hello", store=2)
@@ -82,7 +82,7 @@ async def test_a_small_file_waits_neither_for_many_files_nor_for_big_ones(
     assert len(embeddings.batches) > 50
     # At most one batch of each file that was started earlier, and those that their threads made.
     assert embeddings.batches.index("hello") < 10
-    assert (await stores.file("other", "vs_2", "file-small")).status == "completed"
+    assert (await stores.get_file("other", "vs_2", "file-small")).status == "completed"
 
 
 class CountedStores(SqliteVectorStores):
@@ -102,10 +102,10 @@ class CountedStores(SqliteVectorStores):
 async def test_a_big_file_is_written_a_few_chunks_at_a_time() -> None:
     stores, files = CountedStores(), MemoryFileStore()
     await stores.start()
-    await stores.create("greedy", a_store(1))
+    await stores.create_store("greedy", a_store(1))
     await add_file(files, stores, "greedy", "a", BIG_TEXT)
     await IndexFiles(stores, files, PdfReader(), CountedEmbeddings()).run_once()
-    assert (await stores.file("greedy", "vs_1", "file-a")).status == "completed"
+    assert (await stores.get_file("greedy", "vs_1", "file-a")).status == "completed"
     assert sum(stores.written) > 200
     assert max(stores.written) == MAX_WRITTEN_CHUNKS
     await stores.aclose()

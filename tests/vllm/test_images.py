@@ -158,7 +158,7 @@ async def test_a_data_url_and_an_uploaded_file_are_the_same_prompt(model: TokenM
     file = StoredFile(
         id="file-1", filename="g.png", purpose="vision", bytes=len(content), created_at=1
     )
-    await files.add("t", file, content)
+    await files.create_file("t", file, content)
     show = LoadMedia(files, NoFetcher(), PdfReader())
     prompts = [
         await prompt(

@@ -65,7 +65,7 @@ class FolderFileStore(FileStore):
     async def aclose(self) -> None:
         await self._index.aclose()
 
-    async def add(
+    async def create_file(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
     ) -> None:
         if limit is not None:
@@ -73,37 +73,37 @@ class FolderFileStore(FileStore):
         # A canceled upload would leave a file that no list shows.
         await run_to_completion(self._add(tenant, file, content, limit))
 
-    async def usage(self, tenant: str) -> FileUsage:
+    async def get_usage(self, tenant: str) -> FileUsage:
         return await self._index.usage(_folder_name(tenant))
 
-    async def page(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
+    async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         return await self._index.page(_folder_name(tenant), query)
 
-    async def list_all(self, tenant: str) -> list[StoredFile]:
-        return await self.page(tenant, FilePageQuery(limit=-1))
+    async def list_all_files(self, tenant: str) -> list[StoredFile]:
+        return await self.list_files(tenant, FilePageQuery(limit=-1))
 
-    async def get(self, tenant: str, file_id: str) -> StoredFile:
+    async def get_file(self, tenant: str, file_id: str) -> StoredFile:
         path = _description_path(self._content_path(tenant, file_id))
         return _decode(await self._in_thread(tenant, path.read_bytes))
 
-    async def content(self, tenant: str, file_id: str) -> bytes:
+    async def get_content(self, tenant: str, file_id: str) -> bytes:
         content_path = self._content_path(tenant, file_id)
         await self._check_exists(tenant, content_path)
         return await self._in_thread(tenant, content_path.read_bytes)
 
-    async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+    async def stream_content(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
         content_path = self._content_path(tenant, file_id)
         await self._check_exists(tenant, content_path)
         with await self._in_thread(tenant, lambda: content_path.open("rb")) as content:
             while part := await self._in_thread(tenant, content.read, READ_BYTES):
                 yield part
 
-    async def delete(self, tenant: str, file_id: str) -> None:
+    async def delete_file(self, tenant: str, file_id: str) -> None:
         await run_to_completion(self._delete(tenant, self._content_path(tenant, file_id)))
 
     async def _check_room(self, tenant: str, file: StoredFile, limit: FileUsage) -> None:
         """Check before the content is written; only the index knows for certain."""
-        used = await self.usage(tenant)
+        used = await self.get_usage(tenant)
         if not limit.includes(FileUsage(files=used.files + 1, bytes=used.bytes + file.bytes)):
             raise FilesFull(files=used.files, used_bytes=used.bytes)
 
@@ -234,21 +234,21 @@ class MemoryFileStore(FileStore):
 
     async def aclose(self) -> None: ...
 
-    async def add(
+    async def create_file(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
     ) -> None:
-        used = await self.usage(tenant)
+        used = await self.get_usage(tenant)
         new = FileUsage(files=used.files + 1, bytes=used.bytes + file.bytes)
         if limit is not None and not limit.includes(new):
             raise FilesFull(files=used.files, used_bytes=used.bytes)
         self._files.setdefault(tenant, {})[file.id] = (file, content)
 
-    async def usage(self, tenant: str) -> FileUsage:
+    async def get_usage(self, tenant: str) -> FileUsage:
         files = [file for file, _ in self._files.get(tenant, {}).values()]
         return FileUsage(files=len(files), bytes=sum(file.bytes for file in files))
 
-    async def page(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
-        files = await self.list_all(tenant)
+    async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
+        files = await self.list_all_files(tenant)
         if query.is_descending:
             files.reverse()
         files = [file for file in files if query.purpose in (None, file.purpose)]
@@ -259,20 +259,20 @@ class MemoryFileStore(FileStore):
             files = files[ids.index(query.after) + 1 :]
         return files[: query.limit]
 
-    async def list_all(self, tenant: str) -> list[StoredFile]:
+    async def list_all_files(self, tenant: str) -> list[StoredFile]:
         files = [file for file, _ in self._files.get(tenant, {}).values()]
         return sorted(files, key=lambda file: file.created_at)
 
-    async def get(self, tenant: str, file_id: str) -> StoredFile:
+    async def get_file(self, tenant: str, file_id: str) -> StoredFile:
         return self._find(tenant, file_id)[0]
 
-    async def content(self, tenant: str, file_id: str) -> bytes:
+    async def get_content(self, tenant: str, file_id: str) -> bytes:
         return self._find(tenant, file_id)[1]
 
-    async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+    async def stream_content(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
         yield self._find(tenant, file_id)[1]
 
-    async def delete(self, tenant: str, file_id: str) -> None:
+    async def delete_file(self, tenant: str, file_id: str) -> None:
         self._find(tenant, file_id)
         del self._files[tenant][file_id]
         if not self._files[tenant]:

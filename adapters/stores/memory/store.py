@@ -59,7 +59,7 @@ class MemoryStore(Store):
     """Keep at most `keep` responses and as many conversations; delete the oldest beyond that.
 
     Unfinished responses and claimed conversations are never deleted for this. Use it from one event
-    loop; only `beat` is thread-safe. `clock` tells the time of day; `steady` is monotonic.
+    loop; only `record_heartbeat` is thread-safe. `steady` is a monotonic `clock`.
     """
 
     outlives_server = False
@@ -93,7 +93,7 @@ class MemoryStore(Store):
 
     # --- responses --------------------------------------------------------------------------------
 
-    async def create(self, tenant: str, stored: StoredResponse) -> None:
+    async def create_response(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
         key = (tenant, response.id)
         if stored.run.key is not None:
@@ -115,7 +115,7 @@ class MemoryStore(Store):
         self._index_items(tenant, record.output)
         self._evict_old_responses()
 
-    async def finish(
+    async def finish_response(
         self,
         lease: Lease,
         response: Response,
@@ -144,32 +144,32 @@ class MemoryStore(Store):
         record.wake_waiters()
         return True
 
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         return self._find_response(tenant, response_id).response()
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return [summary_from(record.body) for record in self._records.page(tenant, query)]
 
-    async def input_items(
+    async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         return items_of(self._find_response(tenant, response_id).input_parts(), query)
 
-    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def get_context(self, tenant: str, response_id: str) -> list[StoredItem]:
         record = self._find_response(tenant, response_id)
         return items_of([*record.input_parts(), record.output])
 
-    async def item(self, tenant: str, item_id: str) -> StoredItem:
+    async def get_item(self, tenant: str, item_id: str) -> StoredItem:
         items = self._items.get((tenant, item_id))
         if not items:
             raise NotFound(f"There is no item {item_id!r}.")
         return items[-1]
 
-    async def delete(self, tenant: str, response_id: str) -> None:
+    async def delete_response(self, tenant: str, response_id: str) -> None:
         self._find_response(tenant, response_id)
         self._delete_response(tenant, response_id)
 
-    async def usage(self, tenant: str) -> StorageUsage:
+    async def get_storage_usage(self, tenant: str) -> StorageUsage:
         running = self._unfinished.values()
         return StorageUsage(
             responses=self._response_counts[tenant],
@@ -202,7 +202,7 @@ class MemoryStore(Store):
     async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
         return [record.conversation for record in self._conversations.page(tenant, query)]
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+    async def get_conversation(self, tenant: str, conversation_id: str) -> Conversation:
         return self._find_conversation(tenant, conversation_id).conversation
 
     async def update_conversation(
@@ -216,18 +216,18 @@ class MemoryStore(Store):
         self._find_conversation(tenant, conversation_id)
         self._delete_conversation(tenant, conversation_id)
 
-    async def conversation_items(
+    async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         record = self._find_conversation(tenant, conversation_id)
         return items_of([list(record.items.values())], query)
 
-    async def conversation_item(
+    async def get_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> StoredItem:
         return self._find_conversation(tenant, conversation_id).find(item_id)
 
-    async def add_items(
+    async def create_conversation_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         record = self._find_conversation(tenant, conversation_id)
@@ -235,11 +235,13 @@ class MemoryStore(Store):
             raise ConversationLocked
         self._append_items(tenant, record, copy_items(items))
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+    async def delete_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> None:
         record = self._find_conversation(tenant, conversation_id)
         self._unindex_items(tenant, record.remove(item_id))
 
-    async def claim(
+    async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
         record = self._find_conversation(tenant, conversation_id)
@@ -247,7 +249,7 @@ class MemoryStore(Store):
             raise ConversationLocked
         record.claim = Claim(response_id, owner)
 
-    async def release(
+    async def release_conversation(
         self,
         tenant: str,
         conversation_id: str,
@@ -258,13 +260,13 @@ class MemoryStore(Store):
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         self._alive_until[owner] = self._steady() + ttl_s
 
-    async def count_waiting(self) -> int:
+    async def count_waiting_runs(self) -> int:
         return sum(record.owner is None for record in self._unfinished.values())
 
-    async def leave(self, owner: str) -> None:
+    async def end_heartbeat(self, owner: str) -> None:
         self._alive_until.pop(owner, None)
 
     async def lease_runs(
@@ -288,25 +290,25 @@ class MemoryStore(Store):
         )
         return [ownerless[index].lease(owner) for index in turns]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
+    async def take_over_run(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         record = self._find_response(tenant, response_id)
         return record.lease(owner) if (tenant, response_id) in self._unfinished else None
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def give_back_run(self, lease: Lease) -> bool:
         record = self._find_leased(lease)
         if record is None:
             return False
         record.owner = None
         return True
 
-    async def held_leases(self, owner: str) -> list[Lease]:
+    async def list_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=record.epoch)
             for (tenant, response_id), record in self._unfinished.items()
             if record.owner == owner
         ]
 
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
         record = self._find_leased(lease)
         if record is None:
             return False
@@ -314,7 +316,7 @@ class MemoryStore(Store):
         record.wake_waiters()
         return True
 
-    async def events(
+    async def read_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
         record = self._find_response(tenant, response_id)
@@ -341,7 +343,7 @@ class MemoryStore(Store):
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
 
-    async def reserve(
+    async def reserve_idempotency_key(
         self,
         tenant: str,
         key: str,
@@ -369,14 +371,14 @@ class MemoryStore(Store):
             exists=(tenant, reservation.response_id) in self._records,
         )
 
-    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+    async def release_idempotency_key(self, tenant: str, key: str, response_id: str) -> None:
         is_reserved = self._reserved_keys.get((tenant, response_id)) == key
         if is_reserved and (tenant, response_id) not in self._records:
             self._free_key(tenant, response_id)
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         now = self._steady()
         due = [entry for entry in self._outbox.values() if entry.due_at <= now]
         entries = sorted(due, key=lambda entry: entry.due_at)[:limit]
@@ -386,33 +388,33 @@ class MemoryStore(Store):
             entry.due_at = now + claim_s
         return deliveries
 
-    async def delay(self, delivery_id: str, seconds: float) -> None:
+    async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         if delivery_id in self._outbox:
             self._outbox[delivery_id].due_at = self._steady() + seconds
 
-    async def remove(self, delivery_id: str) -> None:
+    async def delete_delivery(self, delivery_id: str) -> None:
         self._outbox.pop(delivery_id, None)
 
     # --- API keys ---------------------------------------------------------------------------------
 
-    async def add_key(self, key: ApiKey) -> None:
-        if key.id in self._api_keys or await self.key(key.hash) is not None:
+    async def create_api_key(self, key: ApiKey) -> None:
+        if key.id in self._api_keys or await self.get_api_key(key.hash) is not None:
             raise StoreError(f"API key {key.id!r}, or one with its hash, already exists.")
         self._api_keys[key.id] = key
 
-    async def keys(self) -> list[ApiKey]:
+    async def list_api_keys(self) -> list[ApiKey]:
         return sorted(self._api_keys.values(), key=lambda key: key.created_at)
 
-    async def key(self, hash: bytes) -> ApiKey | None:
+    async def get_api_key(self, hash: bytes) -> ApiKey | None:
         return next((key for key in self._api_keys.values() if key.hash == hash), None)
 
-    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+    async def update_api_key(self, key_id: str, policy: KeyPolicy) -> bool:
         if key_id not in self._api_keys:
             return False
         self._api_keys[key_id] = replace(self._api_keys[key_id], policy=policy)
         return True
 
-    async def revoke_key(self, key_id: str) -> bool:
+    async def revoke_api_key(self, key_id: str) -> bool:
         return self._api_keys.pop(key_id, None) is not None
 
     # --- their use --------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ class MemoryStore(Store):
             record.trace = trace
         return record is not None
 
-    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+    async def get_trace(self, tenant: str, response_id: str) -> bytes | None:
         return self._find_response(tenant, response_id).trace
 
     async def compare_and_set(

@@ -140,19 +140,19 @@ class PostgresFileStore(FileStore):
             await asyncio.wait([self._sweeping])
         await self._server.aclose()
 
-    async def add(
+    async def create_file(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
     ) -> None:
         if limit is not None:
-            _check_room(await self.usage(tenant), file, limit)  # before anything is written
+            _check_room(await self.get_usage(tenant), file, limit)  # before anything is written
         # A canceled upload would leave its content behind until it is swept.
         await run_to_completion(self._add(tenant, file, content, limit))
 
-    async def usage(self, tenant: str) -> FileUsage:
+    async def get_usage(self, tenant: str) -> FileUsage:
         rows = await self._read(tenant, USAGE, tenant)
         return FileUsage(files=rows[0][0], bytes=rows[0][1]) if rows else FileUsage()
 
-    async def page(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
+    async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         conditions = ["tenant = $1", "state = 'stored'"]
         values: list[object] = [tenant]
         bind = _binder(values)
@@ -173,17 +173,17 @@ class PostgresFileStore(FileStore):
         )
         return [_decode(body) for (body,) in rows]
 
-    async def list_all(self, tenant: str) -> list[StoredFile]:
-        return await self.page(tenant, FilePageQuery(limit=-1))
+    async def list_all_files(self, tenant: str) -> list[StoredFile]:
+        return await self.list_files(tenant, FilePageQuery(limit=-1))
 
-    async def get(self, tenant: str, file_id: str) -> StoredFile:
+    async def get_file(self, tenant: str, file_id: str) -> StoredFile:
         return (await self._find(tenant, file_id))[1]
 
-    async def content(self, tenant: str, file_id: str) -> bytes:
-        async with aclosing(self.pieces(tenant, file_id)) as pieces:
+    async def get_content(self, tenant: str, file_id: str) -> bytes:
+        async with aclosing(self.stream_content(tenant, file_id)) as pieces:
             return b"".join([piece async for piece in pieces])
 
-    async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+    async def stream_content(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
         key, _ = await self._find(tenant, file_id)
         async with aclosing(self._contents.read(key)) as pieces:
             try:
@@ -195,7 +195,7 @@ class PostgresFileStore(FileStore):
                     f"The content of file {file_id!r} is missing from {self._contents.place}."
                 ) from None
 
-    async def delete(self, tenant: str, file_id: str) -> None:
+    async def delete_file(self, tenant: str, file_id: str) -> None:
         await run_to_completion(self._delete(tenant, file_id))
 
     async def sweep(self) -> None:

@@ -149,7 +149,7 @@ class PostgresStore(Store):
 
     # --- responses --------------------------------------------------------------------------------
 
-    async def create(self, tenant: str, stored: StoredResponse) -> None:
+    async def create_response(self, tenant: str, stored: StoredResponse) -> None:
         response, run = stored.response, stored.run
         body = body_of(response)
         items = [*item_rows(INPUT, stored.input), *item_rows(OUTPUT, output_of(response))]
@@ -175,7 +175,7 @@ class PostgresStore(Store):
         if not created:
             raise IdempotencyKeyInUse
 
-    async def finish(
+    async def finish_response(
         self,
         lease: Lease,
         response: Response,
@@ -221,7 +221,7 @@ class PostgresStore(Store):
         await release_with_items(db, tenant, number, response)
         return True
 
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         rows = await self._server.fetch(sql.GET, tenant, response_id, idempotent=True)
         if not rows:
             raise response_not_found(response_id)
@@ -230,28 +230,28 @@ class PostgresStore(Store):
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._lists.responses(tenant, query)
 
-    async def input_items(
+    async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         if query is None:
             return await self._items.context(tenant, response_id, with_output=False)
         return await self._items.input_page(tenant, response_id, query)
 
-    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def get_context(self, tenant: str, response_id: str) -> list[StoredItem]:
         return await self._items.context(tenant, response_id, with_output=True)
 
-    async def item(self, tenant: str, item_id: str) -> StoredItem:
+    async def get_item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._server.fetch(sql.ITEM, tenant, item_id, idempotent=True)
         if not rows:
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
-    async def delete(self, tenant: str, response_id: str) -> None:
+    async def delete_response(self, tenant: str, response_id: str) -> None:
         work = partial(delete_response, tenant, response_id, self._channel)
         if not await self._server.in_transaction(work):
             raise response_not_found(response_id)
 
-    async def usage(self, tenant: str) -> StorageUsage:
+    async def get_storage_usage(self, tenant: str) -> StorageUsage:
         [(count, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, idempotent=True)
         return StorageUsage(responses=count, bytes=size, waiting=waiting)
 
@@ -288,7 +288,7 @@ class PostgresStore(Store):
     async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
         return await self._lists.conversations(tenant, query)
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+    async def get_conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._server.fetch(
             sql.GET_CONVERSATION, tenant, conversation_id, idempotent=True
         )
@@ -318,17 +318,17 @@ class PostgresStore(Store):
 
         await self._server.in_transaction(work)
 
-    async def conversation_items(
+    async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         return await self._items.of_conversation(tenant, conversation_id, query)
 
-    async def conversation_item(
+    async def get_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> StoredItem:
         return await self._items.in_conversation(tenant, conversation_id, item_id)
 
-    async def add_items(
+    async def create_conversation_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         async def work(db: Connection) -> None:
@@ -340,7 +340,9 @@ class PostgresStore(Store):
 
         await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+    async def delete_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> None:
         async def work(db: Connection) -> None:
             number = await db.fetchval(sql.GET_AND_LOCK_CONVERSATION, tenant, conversation_id)
             if number is None:
@@ -350,7 +352,7 @@ class PostgresStore(Store):
 
         await self._server.in_transaction(work)
 
-    async def claim(
+    async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
         async def work(db: Connection) -> None:
@@ -359,7 +361,7 @@ class PostgresStore(Store):
 
         await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
-    async def release(
+    async def release_conversation(
         self,
         tenant: str,
         conversation_id: str,
@@ -378,14 +380,14 @@ class PostgresStore(Store):
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         self._heartbeat.beat(owner, ttl_s)
 
-    async def count_waiting(self) -> int:
+    async def count_waiting_runs(self) -> int:
         [(count,)] = await self._server.fetch(sql.COUNT_WAITING, idempotent=True)
         return int(count)
 
-    async def leave(self, owner: str) -> None:
+    async def end_heartbeat(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, idempotent=True)
 
     async def lease_runs(
@@ -402,7 +404,7 @@ class PostgresStore(Store):
         )
         return [leased_run(row) for row in rows]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
+    async def take_over_run(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)
         if rows:
             return leased_run(rows[0])
@@ -410,11 +412,11 @@ class PostgresStore(Store):
             raise response_not_found(response_id)
         return None
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def give_back_run(self, lease: Lease) -> bool:
         values = (lease.tenant, lease.response_id, lease.epoch)
         return bool(await self._server.fetch(sql.GIVE_BACK, *values, idempotent=True))
 
-    async def held_leases(self, owner: str) -> list[Lease]:
+    async def list_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
             for tenant, response_id, epoch in await self._server.fetch(
@@ -422,10 +424,10 @@ class PostgresStore(Store):
             )
         ]
 
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
         return await self._appends.append(lease, events)
 
-    async def events(
+    async def read_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
         next_number = clamp_number(after) + 1
@@ -456,7 +458,7 @@ class PostgresStore(Store):
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
 
-    async def reserve(
+    async def reserve_idempotency_key(
         self,
         tenant: str,
         key: str,
@@ -481,7 +483,7 @@ class PostgresStore(Store):
         )
         return IdempotencyRecord(response_id=holder, fingerprint=stored_fingerprint, exists=exists)
 
-    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+    async def release_idempotency_key(self, tenant: str, key: str, response_id: str) -> None:
         await self._server.fetch(
             sql.UNRESERVE,
             tenant,
@@ -493,7 +495,7 @@ class PostgresStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         return [
             WebhookDelivery(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
             for id_, tenant, endpoint, body, attempts in await self._server.fetch(
@@ -501,31 +503,31 @@ class PostgresStore(Store):
             )
         ]
 
-    async def delay(self, delivery_id: str, seconds: float) -> None:
+    async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         await self._server.fetch(sql.DELAY_DELIVERY, delivery_id, float(seconds), idempotent=True)
 
-    async def remove(self, delivery_id: str) -> None:
+    async def delete_delivery(self, delivery_id: str) -> None:
         await self._server.fetch(sql.REMOVE_DELIVERY, delivery_id, idempotent=True)
 
     # --- API keys ---------------------------------------------------------------------------------
 
-    async def add_key(self, key: ApiKey) -> None:
+    async def create_api_key(self, key: ApiKey) -> None:
         row = (key.id, key.name, key.tenant, key.hash, key.created_at, policy_body(key.policy))
         await self._server.fetch(sql.ADD_KEY, *row)
 
-    async def keys(self) -> list[ApiKey]:
+    async def list_api_keys(self) -> list[ApiKey]:
         return [*map(api_key_from, await self._server.fetch(sql.LIST_KEYS, idempotent=True))]
 
-    async def key(self, hash: bytes) -> ApiKey | None:
+    async def get_api_key(self, hash: bytes) -> ApiKey | None:
         rows = await self._server.fetch(
             sql.GET_KEY, hash, timeouts=self._server.start_timeouts, idempotent=True
         )
         return api_key_from(rows[0]) if rows else None
 
-    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+    async def update_api_key(self, key_id: str, policy: KeyPolicy) -> bool:
         return bool(await self._server.fetch(sql.UPDATE_KEY, key_id, policy_body(policy)))
 
-    async def revoke_key(self, key_id: str) -> bool:
+    async def revoke_api_key(self, key_id: str) -> bool:
         return bool(await self._server.fetch(sql.REVOKE_KEY, key_id))
 
     # --- their use --------------------------------------------------------------------------------
@@ -561,7 +563,7 @@ class PostgresStore(Store):
         timeouts = self._server.run_timeouts
         return bool(await self._server.fetch(sql.SAVE_TRACE, *values, timeouts=timeouts))
 
-    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+    async def get_trace(self, tenant: str, response_id: str) -> bytes | None:
         rows = await self._server.fetch(sql.GET_TRACE, tenant, response_id, idempotent=True)
         if not rows:
             raise response_not_found(response_id)

@@ -57,7 +57,7 @@ class PostgresVectorStores(VectorStores):
 
     # --- vector stores ----------------------------------------------------------------------------
 
-    async def create(self, tenant: str, store: VectorStore) -> None:
+    async def create_store(self, tenant: str, store: VectorStore) -> None:
         values = (tenant, store.id, store.created_at, *rows.mutable_values(store))
         await self._write(tenant, sql.CREATE, *values)
 
@@ -74,31 +74,31 @@ class PostgresVectorStores(VectorStores):
         [(count,)] = await self._read(tenant, sql.COUNT_STORES, tenant)
         return int(count)
 
-    async def get(self, tenant: str, store_id: str) -> VectorStore:
+    async def get_store(self, tenant: str, store_id: str) -> VectorStore:
         found = await self._read(tenant, sql.STORE, tenant, store_id)
         if not found:
             raise rows.store_not_found(store_id)
         return (await self._with_totals(tenant, found))[0]
 
-    async def update(self, tenant: str, store: VectorStore) -> None:
+    async def update_store(self, tenant: str, store: VectorStore) -> None:
         number = await self._number_of(tenant, store.id)
         await self._write(tenant, sql.UPDATE_STORE, number, *rows.mutable_values(store))
 
-    async def touch(self, tenant: str, store: VectorStore) -> None:
+    async def touch_store(self, tenant: str, store: VectorStore) -> None:
         number = await self._number_of(tenant, store.id)
         times = (store.last_active_at, store.expires_at)
         await self._write(tenant, sql.TOUCH_STORE, number, *times)
 
-    async def delete(self, tenant: str, store_id: str) -> None:
+    async def delete_store(self, tenant: str, store_id: str) -> None:
         await self._write(tenant, sql.REMOVE_STORE, await self._number_of(tenant, store_id))
 
-    async def usage_bytes(self, tenant: str) -> int:
+    async def get_usage_bytes(self, tenant: str) -> int:
         [(size,)] = await self._read(tenant, sql.USAGE, tenant)
         return int(size)
 
     # --- files ------------------------------------------------------------------------------------
 
-    async def add_files(
+    async def create_files(
         self,
         tenant: str,
         store_id: str,
@@ -120,7 +120,7 @@ class PostgresVectorStores(VectorStores):
 
         await self._transaction(tenant, work)
 
-    async def files(
+    async def list_files(
         self,
         tenant: str,
         store_id: str,
@@ -139,10 +139,10 @@ class PostgresVectorStores(VectorStores):
         found = await self._read(tenant, statement, *values)
         return keys.in_order([rows.file_of(row) for row in found])
 
-    async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
+    async def get_file(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
         return await self._file(tenant, await self._number_of(tenant, store_id), file_id)
 
-    async def set_attributes(
+    async def update_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: dict[str, Any]
     ) -> StoreFile:
         store = await self._number_of(tenant, store_id)
@@ -150,21 +150,21 @@ class PostgresVectorStores(VectorStores):
         await self._write(tenant, sql.SET_ATTRIBUTES, store, file_id, encoded)
         return await self._file(tenant, store, file_id)
 
-    async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None:
+    async def delete_file(self, tenant: str, store_id: str, file_id: str) -> None:
         store = await self._number_of(tenant, store_id)
         if not await self._write(tenant, sql.REMOVE_FILE, store, file_id):
             raise rows.file_not_found(file_id)
 
-    async def forget_file(self, tenant: str, file_id: str) -> None:
+    async def delete_file_everywhere(self, tenant: str, file_id: str) -> None:
         await self._write(tenant, sql.FORGET_FILE, tenant, file_id)
 
-    async def texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
+    async def get_texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
         store = await self._number_of(tenant, store_id)
         await self._file(tenant, store, file_id)
         chunks = await self._read(tenant, sql.TEXTS, store, file_id)
         return [text[overlap_chars:] for text, overlap_chars in chunks]
 
-    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
+    async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         store = await self._number_of(tenant, store_id)
         created_at, is_cancelled = await self._batch_row(tenant, store, batch_id)
         counted = await self._read(tenant, sql.COUNT_BATCH, batch_id)
@@ -175,11 +175,11 @@ class PostgresVectorStores(VectorStores):
         store = await self._number_of(tenant, store_id)
         await self._batch_row(tenant, store, batch_id)
         await self._write(tenant, sql.CANCEL_BATCH, batch_id)
-        return await self.batch(tenant, store_id, batch_id)
+        return await self.get_batch(tenant, store_id, batch_id)
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def claim_due(
+    async def claim_due_jobs(
         self,
         *,
         limit: int,
@@ -212,7 +212,7 @@ class PostgresVectorStores(VectorStores):
         work = partial(_add_chunks, job, chunks, vectors, first)
         return bool(await self._transaction(job.tenant, work))
 
-    async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
+    async def finish_job(self, job: IndexJob, error: IndexingError | None = None) -> bool:
         status = "completed" if error is None else "failed"
         encoded = None if error is None else msgspec.json.encode(error)
         values = (job.key, job.attempt, status, encoded)

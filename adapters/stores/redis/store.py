@@ -130,7 +130,7 @@ class RedisStore(Store):
 
     # --- responses --------------------------------------------------------------------------------
 
-    async def create(self, tenant: str, stored: StoredResponse) -> None:
+    async def create_response(self, tenant: str, stored: StoredResponse) -> None:
         response, run = stored.response, stored.run
         [outcome] = await self._redis.run(
             "create",
@@ -150,7 +150,7 @@ class RedisStore(Store):
         if outcome != b"ok":
             raise StoreError(f"Response {response.id!r} already exists.")
 
-    async def finish(
+    async def finish_response(
         self,
         lease: Lease,
         response: Response,
@@ -170,7 +170,7 @@ class RedisStore(Store):
         )
         return _is_written(outcome, lease)
 
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         outcome, *rest = await self._redis.run("get", ref=to_ref(tenant, response_id))
         if outcome != b"ok":
             raise response_not_found(response_id)
@@ -179,26 +179,26 @@ class RedisStore(Store):
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._lists.responses(tenant, query)
 
-    async def input_items(
+    async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         return await self._items.of_response(tenant, response_id, query, with_output=False)
 
-    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def get_context(self, tenant: str, response_id: str) -> list[StoredItem]:
         return await self._items.of_response(tenant, response_id, with_output=True)
 
-    async def item(self, tenant: str, item_id: str) -> StoredItem:
+    async def get_item(self, tenant: str, item_id: str) -> StoredItem:
         outcome, *rest = await self._redis.run("read_item", ref=to_ref(tenant, item_id))
         if outcome != b"ok":
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rest[0]))
 
-    async def delete(self, tenant: str, response_id: str) -> None:
+    async def delete_response(self, tenant: str, response_id: str) -> None:
         [outcome] = await self._redis.run("delete", ref=to_ref(tenant, response_id))
         if outcome != b"ok":
             raise response_not_found(response_id)
 
-    async def usage(self, tenant: str) -> StorageUsage:
+    async def get_storage_usage(self, tenant: str) -> StorageUsage:
         counts = await self._redis.run("storage_usage", tenant=quote(tenant, safe=""))
         responses, size, waiting = (int(count or 0) for count in counts)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
@@ -237,7 +237,7 @@ class RedisStore(Store):
     async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
         return await self._lists.conversations(tenant, query)
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+    async def get_conversation(self, tenant: str, conversation_id: str) -> Conversation:
         created_at, metadata = await self._run_in_conversation(
             "conversation", tenant, conversation_id
         )
@@ -256,12 +256,12 @@ class RedisStore(Store):
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         await self._run_in_conversation("delete_conversation", tenant, conversation_id)
 
-    async def conversation_items(
+    async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         return await self._items.of_conversation(tenant, conversation_id, query)
 
-    async def conversation_item(
+    async def get_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> StoredItem:
         [found] = to_items(
@@ -271,24 +271,26 @@ class RedisStore(Store):
         )
         return found
 
-    async def add_items(
+    async def create_conversation_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         await self._run_in_conversation(
             "add_items", tenant, conversation_id, items=_pack_items(items)
         )
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+    async def delete_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> None:
         await self._run_in_conversation("remove_item", tenant, conversation_id, item_id=item_id)
 
-    async def claim(
+    async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
         await self._run_in_conversation(
             "claim", tenant, conversation_id, response_id=response_id, owner=owner
         )
 
-    async def release(
+    async def release_conversation(
         self,
         tenant: str,
         conversation_id: str,
@@ -314,13 +316,13 @@ class RedisStore(Store):
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         self._redis.run_sync("beat", owner=owner, ttl_s=ttl_s)
 
-    async def count_waiting(self) -> int:
+    async def count_waiting_runs(self) -> int:
         return int(*await self._redis.run("count_waiting"))
 
-    async def leave(self, owner: str) -> None:
+    async def end_heartbeat(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 
     async def lease_runs(
@@ -342,7 +344,7 @@ class RedisStore(Store):
         )
         return [_to_leased_run(*run) for run in runs]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
+    async def take_over_run(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         outcome, *rest = await self._redis.run(
             "take_over", owner=owner, ref=to_ref(tenant, response_id)
         )
@@ -350,20 +352,20 @@ class RedisStore(Store):
             raise response_not_found(response_id)
         return _to_leased_run(*rest[0]) if rest else None
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def give_back_run(self, lease: Lease) -> bool:
         [outcome] = await self._redis.run("give_back", **_lease_arguments(lease))
         return _is_written(outcome, lease)
 
-    async def held_leases(self, owner: str) -> list[Lease]:
+    async def list_leases(self, owner: str) -> list[Lease]:
         return [_to_lease(*lease) for lease in await self._redis.run("held_leases", owner=owner)]
 
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
         [outcome] = await self._redis.run(
             "append", **_lease_arguments(lease), events=_pack_chunk(events)
         )
         return _is_written(outcome, lease)
 
-    async def events(
+    async def read_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
         outcome, *rest = await self._redis.run(
@@ -394,7 +396,7 @@ class RedisStore(Store):
 
     # --- Idempotency-Keys, webhooks, API keys, their use, traces, shared values -------------------
 
-    async def reserve(
+    async def reserve_idempotency_key(
         self,
         tenant: str,
         key: str,
@@ -416,37 +418,37 @@ class RedisStore(Store):
             response_id=_from_ref(holder)[1], fingerprint=stored_fingerprint, exists=bool(exists)
         )
 
-    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+    async def release_idempotency_key(self, tenant: str, key: str, response_id: str) -> None:
         await self._redis.run(
             "unreserve", key_ref=to_ref(tenant, key), ref=to_ref(tenant, response_id)
         )
 
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         deliveries = await self._redis.run("claim_deliveries", limit=limit, claim_s=claim_s)
         return [_to_delivery(*delivery) for delivery in deliveries]
 
-    async def delay(self, delivery_id: str, seconds: float) -> None:
+    async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         await self._redis.run("delay_delivery", id=delivery_id, seconds=seconds)
 
-    async def remove(self, delivery_id: str) -> None:
+    async def delete_delivery(self, delivery_id: str) -> None:
         await self._redis.run("delete_delivery", id=delivery_id)
 
-    async def add_key(self, key: ApiKey) -> None:
+    async def create_api_key(self, key: ApiKey) -> None:
         [outcome] = await self._redis.run(
             "add_key", id=key.id, hash=key.hash, body=_encode_key(key)
         )
         if outcome != b"ok":
             raise StoreError(f"API key {key.id!r}, or one with its hash, already exists.")
 
-    async def keys(self) -> list[ApiKey]:
+    async def list_api_keys(self) -> list[ApiKey]:
         keys = [_decode_key(body) for body in await self._redis.run("keys")]
         return sorted(keys, key=lambda key: key.created_at)
 
-    async def key(self, hash: bytes) -> ApiKey | None:
+    async def get_api_key(self, hash: bytes) -> ApiKey | None:
         [body] = await self._redis.run("key", hash=hash)
         return _decode_key(body) if body else None
 
-    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+    async def update_api_key(self, key_id: str, policy: KeyPolicy) -> bool:
         while True:
             [before] = await self._redis.run("get_key", id=key_id)
             if not before:
@@ -456,7 +458,7 @@ class RedisStore(Store):
             if updated:
                 return True
 
-    async def revoke_key(self, key_id: str) -> bool:
+    async def revoke_api_key(self, key_id: str) -> bool:
         [revoked] = await self._redis.run("revoke_key", id=key_id)
         return bool(revoked)
 
@@ -492,7 +494,7 @@ class RedisStore(Store):
         [outcome] = await self._redis.run("save_trace", **_lease_arguments(lease), trace=trace)
         return bool(outcome == b"ok")
 
-    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+    async def get_trace(self, tenant: str, response_id: str) -> bytes | None:
         outcome, *bodies = await self._redis.run("trace", ref=to_ref(tenant, response_id))
         if outcome != b"ok":
             raise response_not_found(response_id)

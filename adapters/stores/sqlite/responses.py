@@ -229,7 +229,7 @@ def _add_items(items: Sequence[Row], db: apsw.Connection) -> None:
 
 
 class FinishedRow(Struct, frozen=True):
-    """Everything that `finish` writes, in its stored form."""
+    """Everything that `finish_response` writes, in its stored form."""
 
     lease: Lease
     response: Response

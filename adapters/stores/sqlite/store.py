@@ -187,13 +187,13 @@ class SqliteStore(Store):
 
     # --- responses --------------------------------------------------------------------------------
 
-    async def create(self, tenant: str, stored: StoredResponse) -> None:
+    async def create_response(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
         items = responses.item_rows(tenant, response.id, INPUT, stored.input)
         items += responses.item_rows(tenant, response.id, OUTPUT, output_of(response))
         await self._file.write(partial(responses.create, tenant, stored, body_of(response), items))
 
-    async def finish(
+    async def finish_response(
         self,
         lease: Lease,
         response: Response,
@@ -207,7 +207,7 @@ class SqliteStore(Store):
         self._notifications.notify(lease.tenant, lease.response_id)
         return finished
 
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         rows = await self._select_of(tenant, responses.GET, response_id)
         if not rows or rows[0][0] != -1:
             raise response_not_found(response_id)
@@ -216,7 +216,7 @@ class SqliteStore(Store):
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._file.read(partial(lists.list_responses, tenant, query), tenant=tenant)
 
-    async def input_items(
+    async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         work = (
@@ -226,7 +226,7 @@ class SqliteStore(Store):
         )
         return await self._read_input(tenant, response_id, work)
 
-    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def get_context(self, tenant: str, response_id: str) -> list[StoredItem]:
         work = partial(read_context, tenant, response_id, True)
         return await self._read_input(tenant, response_id, work)
 
@@ -238,18 +238,18 @@ class SqliteStore(Store):
             raise response_not_found(response_id)
         return found
 
-    async def item(self, tenant: str, item_id: str) -> StoredItem:
+    async def get_item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._select_of(tenant, responses.ITEM, item_id)
         if not rows:
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
-    async def delete(self, tenant: str, response_id: str) -> None:
+    async def delete_response(self, tenant: str, response_id: str) -> None:
         if not await self._file.erase(partial(responses.delete, tenant, response_id)):
             raise response_not_found(response_id)
         self._notifications.notify(tenant, response_id)
 
-    async def usage(self, tenant: str) -> StorageUsage:
+    async def get_storage_usage(self, tenant: str) -> StorageUsage:
         [(count, size, waiting)] = await self._select_of(tenant, USAGE)
         return StorageUsage(responses=count, bytes=size, waiting=waiting)
 
@@ -288,7 +288,7 @@ class SqliteStore(Store):
         work = partial(lists.list_conversations, tenant, query)
         return await self._file.read(work, tenant=tenant)
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+    async def get_conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._select_of(tenant, responses.GET_CONVERSATION, conversation_id)
         if not rows:
             raise conversation_not_found(conversation_id)
@@ -310,7 +310,7 @@ class SqliteStore(Store):
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         await self._file.erase(partial(responses.delete_conversation, tenant, conversation_id))
 
-    async def conversation_items(
+    async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         work = partial(read_conversation, tenant, conversation_id, query)
@@ -319,7 +319,7 @@ class SqliteStore(Store):
             raise conversation_not_found(conversation_id)
         return found
 
-    async def conversation_item(
+    async def get_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> StoredItem:
         rows = await self._select_of(tenant, CONVERSATION_ITEM, conversation_id, item_id)
@@ -327,24 +327,26 @@ class SqliteStore(Store):
             raise item_not_found(item_id, conversation_id)
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
-    async def add_items(
+    async def create_conversation_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         await self._file.write(
             partial(responses.add_items, tenant, conversation_id, items, self._uptime)
         )
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+    async def delete_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> None:
         await self._file.erase(partial(responses.remove_item, tenant, conversation_id, item_id))
 
-    async def claim(
+    async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
         await self._file.write(
             partial(responses.claim, tenant, conversation_id, response_id, owner, self._uptime)
         )
 
-    async def release(
+    async def release_conversation(
         self,
         tenant: str,
         conversation_id: str,
@@ -357,14 +359,14 @@ class SqliteStore(Store):
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         self._file.write_blocking(partial(runs.beat, owner, ttl_s, self._uptime))
 
-    async def count_waiting(self) -> int:
+    async def count_waiting_runs(self) -> int:
         [(count,)] = await self._select(runs.COUNT_WAITING)
         return int(count)
 
-    async def leave(self, owner: str) -> None:
+    async def end_heartbeat(self, owner: str) -> None:
         await self._change(runs.LEAVE, owner)
 
     async def lease_runs(
@@ -383,24 +385,24 @@ class SqliteStore(Store):
             return []
         return await self._file.write(partial(runs.lease_runs, query, self._uptime))
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
+    async def take_over_run(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         return await self._file.write(partial(runs.take_over, owner, tenant, response_id))
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def give_back_run(self, lease: Lease) -> bool:
         return bool(await self._change(runs.GIVE_BACK, *runs.lease_row(lease)))
 
-    async def held_leases(self, owner: str) -> list[Lease]:
+    async def list_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
             for tenant, response_id, epoch in await self._select(runs.HELD_LEASES, owner)
         ]
 
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
         is_written = await self._file.write(partial(runs.append, lease, events))
         self._notifications.notify(lease.tenant, lease.response_id)
         return is_written
 
-    async def events(
+    async def read_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
         return await self._file.read(
@@ -414,7 +416,7 @@ class SqliteStore(Store):
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
 
-    async def reserve(
+    async def reserve_idempotency_key(
         self,
         tenant: str,
         key: str,
@@ -435,12 +437,12 @@ class SqliteStore(Store):
             response_id=holder, fingerprint=stored_fingerprint, exists=bool(exists)
         )
 
-    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+    async def release_idempotency_key(self, tenant: str, key: str, response_id: str) -> None:
         await self._change(UNRESERVE, tenant, key, response_id)
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         if not await self._select(IS_ANY_DELIVERY_DUE, self._clock()):
             return []
         rows = await self._file.write(partial(_claim_due, limit, claim_s, self._clock()))
@@ -449,29 +451,29 @@ class SqliteStore(Store):
             for row in rows
         ]
 
-    async def delay(self, delivery_id: str, seconds: float) -> None:
+    async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         await self._change(DELAY_DELIVERY, self._clock() + seconds, delivery_id)
 
-    async def remove(self, delivery_id: str) -> None:
+    async def delete_delivery(self, delivery_id: str) -> None:
         await self._change(REMOVE_DELIVERY, delivery_id)
 
     # --- API keys ---------------------------------------------------------------------------------
 
-    async def add_key(self, key: ApiKey) -> None:
+    async def create_api_key(self, key: ApiKey) -> None:
         row = (key.id, key.name, key.tenant, key.hash, key.created_at, policy_body(key.policy))
         await self._change(ADD_KEY, *row)
 
-    async def keys(self) -> list[ApiKey]:
+    async def list_api_keys(self) -> list[ApiKey]:
         return [api_key_from(row) for row in await self._select(LIST_KEYS)]
 
-    async def key(self, hash: bytes) -> ApiKey | None:
+    async def get_api_key(self, hash: bytes) -> ApiKey | None:
         rows = await self._select(GET_KEY, hash)
         return api_key_from(rows[0]) if rows else None
 
-    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+    async def update_api_key(self, key_id: str, policy: KeyPolicy) -> bool:
         return bool(await self._change(UPDATE_KEY, policy_body(policy), key_id))
 
-    async def revoke_key(self, key_id: str) -> bool:
+    async def revoke_api_key(self, key_id: str) -> bool:
         return bool(await self._change(REVOKE_KEY, key_id))
 
     # --- their use --------------------------------------------------------------------------------
@@ -492,7 +494,7 @@ class SqliteStore(Store):
     async def save_trace(self, lease: Lease, trace: bytes) -> bool:
         return await self._file.write(partial(traces.save, lease, trace))
 
-    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+    async def get_trace(self, tenant: str, response_id: str) -> bytes | None:
         rows = await self._select_of(tenant, traces.GET, response_id)
         if not rows:
             raise response_not_found(response_id)

@@ -58,7 +58,7 @@ class SqliteVectorStores(VectorStores):
     async def aclose(self) -> None:
         await self._file.aclose()
 
-    async def create(self, tenant: str, store: VectorStore) -> None:
+    async def create_store(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute("INSERT OR IGNORE INTO tenants (name) VALUES (?)", (tenant,))
             db.execute(
@@ -82,12 +82,12 @@ class SqliteVectorStores(VectorStores):
         [(count,)] = await self._file.read(lambda db: rows_of(db, query, (tenant,)), tenant=tenant)
         return int(count)
 
-    async def get(self, tenant: str, store_id: str) -> VectorStore:
+    async def get_store(self, tenant: str, store_id: str) -> VectorStore:
         return await self._file.read(
             lambda db: rows.read_store(db, tenant, store_id), tenant=tenant
         )
 
-    async def update(self, tenant: str, store: VectorStore) -> None:
+    async def update_store(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE stores SET last_active_at = ?, expires_at = ?, body = ? WHERE key = ?",
@@ -96,7 +96,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def touch(self, tenant: str, store: VectorStore) -> None:
+    async def touch_store(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE stores SET last_active_at = ?, expires_at = ? WHERE key = ?",
@@ -105,7 +105,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def usage_bytes(self, tenant: str) -> int:
+    async def get_usage_bytes(self, tenant: str) -> int:
         query = (
             "SELECT coalesce(sum(f.usage_bytes), 0) FROM files f JOIN stores s ON s.key = f.store"
             " JOIN tenants t ON t.key = s.tenant WHERE t.name = ? AND NOT f.is_removed"
@@ -113,7 +113,7 @@ class SqliteVectorStores(VectorStores):
         [(size,)] = await self._file.read(lambda db: rows_of(db, query, (tenant,)), tenant=tenant)
         return int(size)
 
-    async def delete(self, tenant: str, store_id: str) -> None:
+    async def delete_store(self, tenant: str, store_id: str) -> None:
         def work(db: apsw.Connection) -> None:
             key = rows.store_key(db, tenant, store_id)
             db.execute("UPDATE stores SET is_removed = 1 WHERE key = ?", (key,))
@@ -121,7 +121,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def add_files(
+    async def create_files(
         self,
         tenant: str,
         store_id: str,
@@ -145,7 +145,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def files(
+    async def list_files(
         self,
         tenant: str,
         store_id: str,
@@ -162,13 +162,13 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.read(work, tenant=tenant)
 
-    async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
+    async def get_file(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
         return await self._file.read(
             lambda db: rows.read_file(db, rows.store_key(db, tenant, store_id), file_id),
             tenant=tenant,
         )
 
-    async def set_attributes(
+    async def update_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: dict[str, Any]
     ) -> StoreFile:
         def work(db: apsw.Connection) -> StoreFile:
@@ -181,7 +181,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None:
+    async def delete_file(self, tenant: str, store_id: str, file_id: str) -> None:
         def work(db: apsw.Connection) -> None:
             store = rows.store_key(db, tenant, store_id)
             rows.read_file(db, store, file_id)
@@ -189,7 +189,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def forget_file(self, tenant: str, file_id: str) -> None:
+    async def delete_file_everywhere(self, tenant: str, file_id: str) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE files SET is_removed = 1 WHERE id = ? AND store IN (SELECT s.key FROM"
@@ -199,7 +199,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
+    async def get_texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
         def work(db: apsw.Connection) -> list[str]:
             store = rows.store_key(db, tenant, store_id)
             rows.read_file(db, store, file_id)
@@ -214,7 +214,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.read(work, tenant=tenant)
 
-    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
+    async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         return await self._file.read(
             lambda db: rows.read_batch(
                 db, rows.store_key(db, tenant, store_id), store_id, batch_id
@@ -236,7 +236,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def claim_due(
+    async def claim_due_jobs(
         self,
         *,
         limit: int,
@@ -279,7 +279,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
+    async def finish_job(self, job: IndexJob, error: IndexingError | None = None) -> bool:
         encoded_error = None if error is None else msgspec.json.encode(error)
         status = "completed" if error is None else "failed"
 

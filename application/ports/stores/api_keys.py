@@ -25,21 +25,21 @@ class KeyStore(Protocol):
     """The API keys of all tenants. Raises: StoreError."""
 
     @abstractmethod
-    async def add_key(self, key: ApiKey) -> None:
+    async def create_api_key(self, key: ApiKey) -> None:
         """Store a new key. Raises: StoreError if this id or this hash exists."""
 
     @abstractmethod
-    async def keys(self) -> list[ApiKey]:
+    async def list_api_keys(self) -> list[ApiKey]:
         """Return all keys, oldest first; keys of the same age in the order of their addition."""
 
     @abstractmethod
-    async def key(self, hash: bytes) -> ApiKey | None:
+    async def get_api_key(self, hash: bytes) -> ApiKey | None:
         """Return the key with this hash, or None."""
 
     @abstractmethod
-    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+    async def update_api_key(self, key_id: str, policy: KeyPolicy) -> bool:
         """Replace a key's policy. Return False if this id does not exist."""
 
     @abstractmethod
-    async def revoke_key(self, key_id: str) -> bool:
+    async def revoke_api_key(self, key_id: str) -> bool:
         """Delete a key. Return False if this id does not exist."""

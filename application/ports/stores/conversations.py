@@ -27,7 +27,7 @@ class ConversationStore(Protocol):
         """Return a page of the tenant's conversations. Raises: NotFound if there is no `after`."""
 
     @abstractmethod
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+    async def get_conversation(self, tenant: str, conversation_id: str) -> Conversation:
         """Raises: NotFound."""
 
     @abstractmethod
@@ -41,32 +41,34 @@ class ConversationStore(Protocol):
         """Delete the conversation and its items; responses keep their own. Raises: NotFound."""
 
     @abstractmethod
-    async def conversation_items(
+    async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
-        """Return the items in order, or one page of them as `input_items` does.
+        """Return the items in order, or one page of them as `list_input_items` does.
 
         Raises: NotFound; NotInList if there is no `after`.
         """
 
     @abstractmethod
-    async def conversation_item(
+    async def get_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> StoredItem:
         """Return the last item of the conversation that has this id. Raises: NotFound."""
 
     @abstractmethod
-    async def add_items(
+    async def create_conversation_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         """Append items. Raises: NotFound; ConversationLocked while the conversation is claimed."""
 
     @abstractmethod
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+    async def delete_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> None:
         """Remove all items with this id from this conversation only. Raises: NotFound."""
 
     @abstractmethod
-    async def claim(
+    async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
         """Lock the conversation for this response, until the response ends or releases it.
@@ -77,7 +79,7 @@ class ConversationStore(Protocol):
         """
 
     @abstractmethod
-    async def release(
+    async def release_conversation(
         self,
         tenant: str,
         conversation_id: str,

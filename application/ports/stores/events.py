@@ -37,7 +37,7 @@ class EventStore(Protocol):
     """The events of runs whose log is in the store, in order and without gaps."""
 
     @abstractmethod
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
         """Add events to a log that was created with its response; a log has no gaps.
 
         Return False, and write nothing, if the lease is void. Adding the same chunk again changes
@@ -46,7 +46,7 @@ class EventStore(Protocol):
         """
 
     @abstractmethod
-    async def events(
+    async def read_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
         """Return the chunks from the one with number `after + 1` on: about `limit_bytes`, but at

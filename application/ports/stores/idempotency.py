@@ -24,7 +24,7 @@ class IdempotencyStore(Protocol):
     """
 
     @abstractmethod
-    async def reserve(
+    async def reserve_idempotency_key(
         self,
         tenant: str,
         key: str,
@@ -37,10 +37,10 @@ class IdempotencyStore(Protocol):
         """Reserve the key for this response if it is free, and return the record that has it then.
 
         A key becomes free when its response is deleted, when it has expired (at the latest when it
-        is swept), and when its owner dies before the response was created; then `create` rejects
-        the response. The response that has the key may reserve it again.
+        is swept), and when its owner dies before the response was created; then `create_response`
+        rejects the response. The response that has the key may reserve it again.
         """
 
     @abstractmethod
-    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+    async def release_idempotency_key(self, tenant: str, key: str, response_id: str) -> None:
         """Free the key, if this response has it and is not stored."""

@@ -60,7 +60,7 @@ class ResponseStore(Protocol):
     """
 
     @abstractmethod
-    async def create(self, tenant: str, stored: StoredResponse) -> None:
+    async def create_response(self, tenant: str, stored: StoredResponse) -> None:
         """Store a new response with its run's job and first events; its status is not terminal yet.
 
         It continues `previous_response_id` if that is another response that the tenant has now, and
@@ -71,7 +71,7 @@ class ResponseStore(Protocol):
         """
 
     @abstractmethod
-    async def finish(
+    async def finish_response(
         self,
         lease: Lease,
         response: Response,
@@ -83,25 +83,26 @@ class ResponseStore(Protocol):
         and the webhook deliveries, in one transaction, and delete the job.
 
         Return False, and write nothing, if the lease is void: a run ends once. The output replaces
-        earlier output. Raises: StoreError, and writes nothing, for events that `append` rejects.
+        earlier output. Raises: StoreError, and writes nothing, for events that `append_events`
+        rejects.
 
         The same transaction frees a conversation that the response has claimed, and appends the
         response's input and output to it unless the response failed (`Response.keeps_items`).
         """
 
     @abstractmethod
-    async def get(self, tenant: str, response_id: str) -> Response:
+    async def get_response(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
 
     @abstractmethod
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
-        """Return a page of the tenant's responses, with the state that `get` has.
+        """Return a page of the tenant's responses, with the state that `get_response` has.
 
         Long responses may not fill the memory. Raises: NotFound if there is no `after`.
         """
 
     @abstractmethod
-    async def input_items(
+    async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
         """Return the input of the model: the chain's inputs and outputs, then this input.
@@ -112,18 +113,18 @@ class ResponseStore(Protocol):
         """
 
     @abstractmethod
-    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        """Return all `input_items` followed by the response's output. Raises: NotFound."""
+    async def get_context(self, tenant: str, response_id: str) -> list[StoredItem]:
+        """Return the input of the model, followed by the response's output. Raises: NotFound."""
 
     @abstractmethod
-    async def item(self, tenant: str, item_id: str) -> StoredItem:
+    async def get_item(self, tenant: str, item_id: str) -> StoredItem:
         """Return the newest item with this id, from any response or conversation. Raises: NotFound.
 
         It exists until the last response and conversation that have it are deleted.
         """
 
     @abstractmethod
-    async def delete(self, tenant: str, response_id: str) -> None:
+    async def delete_response(self, tenant: str, response_id: str) -> None:
         """Delete the response, its log, its job and its Idempotency-Key.
 
         Its conversation, and responses that continue it, keep its items. Its webhooks are still
@@ -131,12 +132,13 @@ class ResponseStore(Protocol):
         """
 
     @abstractmethod
-    async def usage(self, tenant: str) -> StorageUsage: ...
+    async def get_storage_usage(self, tenant: str) -> StorageUsage:
+        """Return how much of the store the tenant uses now."""
 
     @abstractmethod
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
-        """Delete expired responses as `delete` does, the logs of runs that ended `keep_events_s`
-        ago, and expired Idempotency-Keys.
+        """Delete expired responses as `delete_response` does, the logs of runs that ended
+        `keep_events_s` ago, and expired Idempotency-Keys.
 
         Delete `limit` of them at most, and return their number; 0 when nothing is left. A running
         response does not expire, nor does a response in a conversation.

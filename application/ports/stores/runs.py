@@ -39,7 +39,7 @@ class RunStore(Protocol):
     """The runs of all servers: each unfinished response waits, or one server owns it.
 
     An owner is a server's name from one start to its stop. It is alive for the seconds of its last
-    `beat`, by a clock that is never set.
+    heartbeat, by a clock that is never set.
     """
 
     @property
@@ -48,14 +48,14 @@ class RunStore(Protocol):
         return True
 
     @abstractmethod
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         """Keep the owner alive for `ttl_s` from now.
 
         Blocks: the caller is a separate thread, so that it runs while the event loop is busy.
         """
 
     @abstractmethod
-    async def leave(self, owner: str) -> None:
+    async def end_heartbeat(self, owner: str) -> None:
         """Declare the owner dead: other servers may lease its runs immediately."""
 
     @abstractmethod
@@ -79,11 +79,11 @@ class RunStore(Protocol):
         """
 
     @abstractmethod
-    async def count_waiting(self) -> int:
+    async def count_waiting_runs(self) -> int:
         """Return how many runs of all tenants wait for a server."""
 
     @abstractmethod
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
+    async def take_over_run(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         """Lease a run under a higher epoch, even if its owner is alive; None if it has ended.
 
         Several concurrent callers get it one after another, and the last one keeps it. Raises:
@@ -91,9 +91,9 @@ class RunStore(Protocol):
         """
 
     @abstractmethod
-    async def give_back(self, lease: Lease) -> bool:
+    async def give_back_run(self, lease: Lease) -> bool:
         """Let the run wait for another owner. Return False if the lease is void."""
 
     @abstractmethod
-    async def held_leases(self, owner: str) -> list[Lease]:
+    async def list_leases(self, owner: str) -> list[Lease]:
         """Return the owner's valid leases."""

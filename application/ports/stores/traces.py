@@ -23,5 +23,5 @@ class TraceStore(Protocol):
         """
 
     @abstractmethod
-    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+    async def get_trace(self, tenant: str, response_id: str) -> bytes | None:
         """Return the trace, or None if the response has none. Raises: NotFound."""

@@ -19,10 +19,13 @@ class WebhookDelivery(Struct, frozen=True, kw_only=True):
 
 
 class Outbox(Protocol):
-    """Webhook deliveries from `finish`, until they succeed or are given up. Raises: StoreError."""
+    """Webhook deliveries, from the end of a response until they succeed or are given up.
+
+    Raises: StoreError.
+    """
 
     @abstractmethod
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         """Claim and return due deliveries, longest due first. A new delivery is due immediately.
 
         Only one of several concurrent callers gets a delivery. After `claim_s`, it is due again.
@@ -31,9 +34,9 @@ class Outbox(Protocol):
         """
 
     @abstractmethod
-    async def delay(self, delivery_id: str, seconds: float) -> None:
+    async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         """Make it due `seconds` from now; it may be gone already."""
 
     @abstractmethod
-    async def remove(self, delivery_id: str) -> None:
+    async def delete_delivery(self, delivery_id: str) -> None:
         """Delete it; it may be gone already."""

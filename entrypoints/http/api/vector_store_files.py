@@ -89,7 +89,7 @@ class VectorStoreFiles(Controller):
         vector_store_id: PathId,
         file_id: PathId,
     ) -> ASGIApp:
-        file = await vector_stores.stores.file(tenant_of(request), vector_store_id, file_id)
+        file = await vector_stores.stores.get_file(tenant_of(request), vector_store_id, file_id)
         return _respond(file, response_headers(request))
 
     @handlers.post(
@@ -107,7 +107,7 @@ class VectorStoreFiles(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, NewAttributes, vector_stores.options)
         attributes = dict(decoded.request.attributes or {})
-        file = await vector_stores.stores.set_attributes(
+        file = await vector_stores.stores.update_attributes(
             tenant_of(request), vector_store_id, file_id, attributes
         )
         return _respond(file, response_headers(request, decoded.unknown))
@@ -126,7 +126,7 @@ class VectorStoreFiles(Controller):
         file_id: PathId,
     ) -> ASGIApp:
         """The uploaded file itself is not deleted."""
-        await vector_stores.stores.remove_file(tenant_of(request), vector_store_id, file_id)
+        await vector_stores.stores.delete_file(tenant_of(request), vector_store_id, file_id)
         answer = {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
         return JsonResponse(answer, response_headers(request))
 
@@ -142,7 +142,7 @@ class VectorStoreFiles(Controller):
         vector_store_id: PathId,
         file_id: PathId,
     ) -> ASGIApp:
-        texts = await vector_stores.stores.texts(tenant_of(request), vector_store_id, file_id)
+        texts = await vector_stores.stores.get_texts(tenant_of(request), vector_store_id, file_id)
         answer: dict[str, Any] = {
             "object": "vector_store.file_content.page",
             "data": [{"type": "text", "text": text} for text in texts],
@@ -186,7 +186,7 @@ class FileBatches(Controller):
         vector_store_id: PathId,
         batch_id: PathId,
     ) -> ASGIApp:
-        batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
+        batch = await vector_stores.stores.get_batch(tenant_of(request), vector_store_id, batch_id)
         return _respond(batch, response_headers(request))
 
     @handlers.post(

@@ -80,8 +80,8 @@ class ServerState(Struct, frozen=True, kw_only=True):
             self._whole_load(),
             self.check_ready(),
             self.describe_models(caller.policy),
-            self.store.usage(caller.tenant),
-            self.store.count_waiting(),
+            self.store.get_storage_usage(caller.tenant),
+            self.store.count_waiting_runs(),
         )
         return {
             "server": self._server(readiness),

@@ -46,7 +46,7 @@ async def test_the_model_is_shown_the_whole_unstored_chain(house: Any) -> None:
 
 async def test_the_caller_remembers_the_items_that_a_store_would_have(house: Any) -> None:
     stored = await create(house, {})
-    stored_items = await house.store.context(TENANT, stored.id)
+    stored_items = await house.store.get_context(TENANT, stored.id)
     unstored = await create(house, {}, store=False)
     for one, other in zip(stored_items, unstored.conversation(), strict=True):
         mine, its = msgspec.json.decode(one.raw), msgspec.json.decode(other.raw)
@@ -66,7 +66,7 @@ async def test_a_stored_child_has_the_items_of_its_unstored_parent(house: Any) -
     child = await create(
         house, {parent.id: parent.conversation()}, input="two", previous_response_id=parent.id
     )
-    stored_items = await house.store.context(TENANT, child.id)
+    stored_items = await house.store.get_context(TENANT, child.id)
     assert texts(stored_items) == ["one", "Hello", "two", "Hello"]
     listed = await house.input_items(TENANT, child.id, StorePageQuery(limit=20))
     assert texts(listed.items) == ["one", "Hello", "two"]

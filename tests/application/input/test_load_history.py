@@ -27,7 +27,7 @@ class SlowStore(MemoryStore):
         self.loading: list[str] = []
         self.error: StoreError | None = None
 
-    async def conversation_items(self, tenant: str, *args: Any) -> list[StoredItem]:
+    async def list_conversation_items(self, tenant: str, *args: Any) -> list[StoredItem]:
         self.loading.append(tenant)
         await self.gate.wait()
         self.loading.remove(tenant)

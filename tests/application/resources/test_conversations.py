@@ -24,15 +24,15 @@ async def house(house: Any) -> Any:
 
 
 async def count_of(house: Any) -> int:
-    return len(await house.store.conversation_items(TENANT, "conv_a"))
+    return len(await house.store.list_conversation_items(TENANT, "conv_a"))
 
 
 async def is_free(house: Any) -> bool:
     try:
-        await house.store.claim(TENANT, "conv_a", "resp_probe", owner=house.owner)
+        await house.store.claim_conversation(TENANT, "conv_a", "resp_probe", owner=house.owner)
     except ConversationLocked:
         return False
-    await house.store.release(TENANT, "conv_a", "resp_probe")
+    await house.store.release_conversation(TENANT, "conv_a", "resp_probe")
     return True
 
 
@@ -52,7 +52,7 @@ async def test_the_items_are_stored_before_the_terminal_event_is_sent(house: Any
     async for batch in created.events:
         if isinstance(batch[-1], e.Completed):
             assert await count_of(house) == 2
-            await house.store.claim(TENANT, "conv_a", "resp_next", owner=house.owner)
+            await house.store.claim_conversation(TENANT, "conv_a", "resp_next", owner=house.owner)
 
 
 @pytest.mark.parametrize("store", [True, False])

@@ -27,5 +27,5 @@ async def test_empty_files_are_limited_in_number() -> None:
         await upload()
     assert refused.value.code == "file_quota_exceeded"
     assert await upload("another")
-    await store.delete("t", first)
+    await store.delete_file("t", first)
     assert await upload()

@@ -41,7 +41,7 @@ class FakeEmbeddings(Embeddings):
 async def stores() -> AsyncIterator[SqliteVectorStores]:
     stores = SqliteVectorStores(None)
     await stores.start()
-    await stores.create(US, a_store())
+    await stores.create_store(US, a_store())
     yield stores
     await stores.aclose()
 
@@ -60,8 +60,8 @@ async def add(stores: SqliteVectorStores, files: MemoryFileStore, name: str, tex
         bytes=len(content),
         created_at=0,
     )
-    await files.add(US, file, content)
-    await stores.add_files(US, "vs_1", [a_file(name)])
+    await files.create_file(US, file, content)
+    await stores.create_files(US, "vs_1", [a_file(name)])
 
 
 async def index_all(
@@ -71,7 +71,7 @@ async def index_all(
     index = IndexFiles(stores, files, PdfReader(), embeddings, retry_delay_s=0)
     while await index.run_once():
         pass
-    return await stores.file(US, "vs_1", "file-a")
+    return await stores.get_file(US, "vs_1", "file-a")
 
 
 async def test_a_long_file_is_added_in_batches(
@@ -118,7 +118,7 @@ async def test_a_claim_is_extended_once_it_is_old(
     monkeypatch.setattr("antiphon.application.resources.indexing.EXTEND_AFTER_S", extend_after_s)
     stores = CountedClaims(None)
     await stores.start()
-    await stores.create(US, a_store())
+    await stores.create_store(US, a_store())
     await add(stores, files, "a", "hello")
     assert (await index_all(stores, files)).status == "completed"
     assert stores.extended == extended
@@ -150,7 +150,7 @@ async def test_a_file_that_was_deleted_meanwhile_has_failed(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     await add(stores, files, "a", "hello")
-    await files.delete(US, "file-a")
+    await files.delete_file(US, "file-a")
     file = await index_all(stores, files)
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "invalid_file")
@@ -164,8 +164,8 @@ async def test_no_file_is_indexed_beyond_the_quota(
         await add(stores, files, name, "hello")
         while await index.run_once():
             pass
-    assert (await stores.file(US, "vs_1", "file-a")).status == "completed"
-    rejected = await stores.file(US, "vs_1", "file-b")
+    assert (await stores.get_file(US, "vs_1", "file-a")).status == "completed"
+    rejected = await stores.get_file(US, "vs_1", "file-b")
     assert rejected.last_error is not None
     assert "5 bytes" in rejected.last_error.message
 
@@ -175,7 +175,7 @@ async def test_a_file_that_crashes_servers_is_given_up(
 ) -> None:
     await add(stores, files, "a", "hello")
     for _ in range(MAX_ATTEMPTS):  # like servers that crash while they index it
-        assert await stores.claim_due(limit=1, claim_s=0)
+        assert await stores.claim_due_jobs(limit=1, claim_s=0)
     file = await index_all(stores, files)
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
@@ -188,8 +188,8 @@ class WatchedVectorStores(SqliteVectorStores):
         super().__init__(None)
         self.is_finished = asyncio.Event()
 
-    async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
-        is_valid = await super().finish(job, error)
+    async def finish_job(self, job: IndexJob, error: IndexingError | None = None) -> bool:
+        is_valid = await super().finish_job(job, error)
         self.is_finished.set()
         return is_valid
 
@@ -197,7 +197,7 @@ class WatchedVectorStores(SqliteVectorStores):
 async def test_new_files_are_indexed_without_waiting(files: MemoryFileStore) -> None:
     stores = WatchedVectorStores()
     await stores.start()
-    await stores.create(US, a_store())
+    await stores.create_store(US, a_store())
     index = IndexFiles(stores, files, PdfReader())
     task = asyncio.create_task(index.run_forever())
     try:
@@ -227,6 +227,6 @@ async def test_a_file_that_causes_an_unexpected_error_harms_no_other_file(
     await add(stores, files, "a", "hello")
     await add(stores, files, "b", "poison")
     assert (await index_all(stores, files, DefectiveEmbeddings())).status == "completed"
-    failed = await stores.file(US, "vs_1", "file-b")
+    failed = await stores.get_file(US, "vs_1", "file-b")
     assert failed.last_error is not None
     assert (failed.status, failed.last_error.code) == ("failed", "server_error")

@@ -232,7 +232,7 @@ async def test_the_runs_of_a_dead_server_do_not_occupy_the_key(house: House, oth
     await house.create(store=False)
     with pytest.raises(LimitExceeded):
         await other.create()
-    await house.store.leave(house.owner)
+    await house.store.end_heartbeat(house.owner)
     await other.whole()
 
 

@@ -19,10 +19,10 @@ class CountedStore(MemoryStore):
 
     reports = 0
 
-    async def usage(self, tenant: str) -> StorageUsage:
+    async def get_storage_usage(self, tenant: str) -> StorageUsage:
         self.reports += 1
         await asyncio.sleep(0)  # like a store that is not in memory
-        return await super().usage(tenant)
+        return await super().get_storage_usage(tenant)
 
 
 class Clock:
@@ -47,7 +47,9 @@ async def keep(store: MemoryStore, tenant: str, count: int) -> list[str]:
     ids = [new_id("resp") for _ in range(count)]
     for each in ids:
         response = Response(id=each, created_at=1, model="m")
-        await store.create(tenant, StoredResponse(response=response, run=NewRun(owner="srv_1")))
+        await store.create_response(
+            tenant, StoredResponse(response=response, run=NewRun(owner="srv_1"))
+        )
     return ids
 
 
@@ -74,7 +76,7 @@ async def test_deleting_makes_room_within_five_seconds(store: CountedStore, cloc
     check = CheckQuota(store, Quotas(responses=2), clock=clock)
     with pytest.raises(QuotaExceeded):
         await check("us", responses=1)
-    await store.delete("us", first)
+    await store.delete_response("us", first)
     clock.now += 5
     await check("us", responses=1)
 

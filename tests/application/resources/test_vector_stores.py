@@ -102,7 +102,7 @@ async def test_vector_stores_and_their_files_are_limited_in_number(house: House)
     assert await house.create("another", NewVectorStore())
     for name in ("file-a", "file-b"):
         file = StoredFile(id=name, filename="a", purpose="evals", bytes=0, created_at=0)
-        await house.files.add(US, file, b"hello")
+        await house.files.create_file(US, file, b"hello")
     await house.add_file(US, store.id, NewStoreFile(file_id="file-a"))
     with pytest.raises(RequestError) as full:
         await house.add_file(US, store.id, NewStoreFile(file_id="file-b"))

@@ -123,9 +123,9 @@ def make_sender(
 async def end_response(store: MemoryStore, *deliveries: WebhookDelivery) -> None:
     """End a response with these deliveries."""
     response = Response(id=new_id("resp"), created_at=1, model="m", background=True)
-    await store.create("t", StoredResponse(response=response, run=NewRun(owner="srv_1")))
+    await store.create_response("t", StoredResponse(response=response, run=NewRun(owner="srv_1")))
     ended = msgspec.structs.replace(response, status="completed")
-    assert await store.finish(
+    assert await store.finish_response(
         Lease(tenant="t", response_id=response.id), ended, deliveries=deliveries
     )
 
@@ -160,7 +160,7 @@ async def test_the_official_sdk_unwraps_the_events(
     assert abs(event.created_at - time.time()) < 5
     with pytest.raises(openai.InvalidWebhookSignatureError):
         client.webhooks.unwrap(body, headers, secret=whsec(NEW))
-    assert await store.claim_due(limit=10, claim_s=0) == []
+    assert await store.claim_due_deliveries(limit=10, claim_s=0) == []
 
 
 async def test_the_body_names_the_response_without_its_content() -> None:
@@ -196,7 +196,7 @@ async def test_a_failed_delivery_is_retried_with_the_same_id_until_it_is_receive
     client = openai.OpenAI(api_key="none", webhook_secret=whsec(OLD))
     for headers, body in receiver.received:
         client.webhooks.unwrap(body, headers)
-    assert await store.claim_due(limit=10, claim_s=0) == []
+    assert await store.claim_due_deliveries(limit=10, claim_s=0) == []
 
 
 async def test_a_redirect_is_not_followed(store: MemoryStore, receiver: Receiver) -> None:
@@ -224,7 +224,7 @@ async def test_a_received_delivery_is_not_sent_again_whatever_follows_the_status
     await end_response(store, *create_deliveries([hook], status="completed"))
     await make_sender(store, hook, schedule=DeliverySchedule(delays_s=(0,)))()
     assert len(receiver.received) == 1
-    assert await store.claim_due(limit=10, claim_s=0) == []
+    assert await store.claim_due_deliveries(limit=10, claim_s=0) == []
 
 
 async def test_an_endpoint_that_is_gone_gets_no_more_deliveries(
@@ -234,7 +234,7 @@ async def test_an_endpoint_that_is_gone_gets_no_more_deliveries(
     receiver.answers = ["410 Gone"]
     await end_response(store, *create_deliveries([hook], status="completed"))
     await make_sender(store, hook)()
-    assert await store.claim_due(limit=10, claim_s=0) == []
+    assert await store.claim_due_deliveries(limit=10, claim_s=0) == []
 
 
 async def test_a_server_that_dies_before_removing_a_delivery_sends_it_twice_and_loses_nothing(
@@ -252,7 +252,7 @@ async def test_a_server_that_dies_before_removing_a_delivery_sends_it_twice_and_
     receiver.hangs = False
     await deliver_until_received(make_sender(store, hook), receiver, times=2)
     assert len(set(receiver.ids)) == 1
-    assert await store.claim_due(limit=10, claim_s=0) == []
+    assert await store.claim_due_deliveries(limit=10, claim_s=0) == []
 
 
 async def _return(value: bool) -> bool:
@@ -298,7 +298,7 @@ async def test_a_delivery_is_given_up_after_72_hours_with_a_line_in_the_log(
     await end_response(store, delivery)
     later = time.time() + 72 * 3600 + 1
     await make_sender(store, hook, now=lambda: later)()
-    assert await store.claim_due(limit=10, claim_s=0) == []
+    assert await store.claim_due_deliveries(limit=10, claim_s=0) == []
     assert f"giving up on webhook {delivery.id} to hook: status 500" in caplog.text
     assert receiver.url not in caplog.text
     assert sum(DELAYS_S) < 72 * 3600 < sum(DELAYS_S) + 10 * DELAYS_S[-1]

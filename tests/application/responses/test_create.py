@@ -130,7 +130,7 @@ async def test_no_run_starts_on_a_server_that_stopped_while_it_was_prepared(
     with pytest.raises(ServerShuttingDown):
         await house.create(tools=[shell], **fields)
     assert house.model.begun == []
-    assert (await house.store.usage(TENANT)).responses == 0
+    assert (await house.store.get_storage_usage(TENANT)).responses == 0
 
 
 async def test_leaving_a_foreground_response_cancels_it(house: Any) -> None:
@@ -358,4 +358,4 @@ async def test_a_client_that_leaves_during_creation_leaves_no_unfinished_respons
     with pytest.raises(asyncio.CancelledError):
         await creating
     assert house.model.begun[0].closed
-    assert await house.store.held_leases(house.owner) == []
+    assert await house.store.list_leases(house.owner) == []

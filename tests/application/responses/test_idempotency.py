@@ -31,13 +31,13 @@ def store() -> MemoryStore:
 
 
 def keys_of(store: MemoryStore, owner: str, **options: Any) -> IdempotencyKeys:
-    store.beat(owner, 60)
+    store.record_heartbeat(owner, 60)
     return IdempotencyKeys(store, owner=owner, now=time.time, clock=time.monotonic, **options)
 
 
 async def create(store: MemoryStore, response_id: str, owner: str) -> None:
     response = Response(id=response_id, created_at=1, model="m")
-    await store.create("t", StoredResponse(response=response, run=NewRun(owner=owner)))
+    await store.create_response("t", StoredResponse(response=response, run=NewRun(owner=owner)))
 
 
 async def assert_waiting(*tasks: asyncio.Task[Any]) -> None:
@@ -77,7 +77,7 @@ async def test_the_key_of_a_dead_server_is_free(store: MemoryStore) -> None:
     await first.reserve("t", KEY, "resp_1")
     asking = asyncio.create_task(second.reserve("t", KEY, "resp_2"))
     await assert_waiting(asking)
-    await store.leave("srv_a")
+    await store.end_heartbeat("srv_a")
     async with asyncio.timeout(30):
         assert await asking is None
 

@@ -21,9 +21,11 @@ from antiphon.domain.response import Response
 async def create_finished(store: MemoryStore, *, expires_at: float | None) -> None:
     response = Response(id=new_id("resp"), created_at=1, model="m")
     run = NewRun(owner="srv_1")
-    await store.create("t", StoredResponse(response=response, expires_at=expires_at, run=run))
+    await store.create_response(
+        "t", StoredResponse(response=response, expires_at=expires_at, run=run)
+    )
     done = msgspec.structs.replace(response, status="completed")
-    assert await store.finish(Lease(tenant="t", response_id=response.id), done)
+    assert await store.finish_response(Lease(tenant="t", response_id=response.id), done)
 
 
 async def test_a_sweep_deletes_all_expired_responses_in_several_batches() -> None:
@@ -35,7 +37,7 @@ async def test_a_sweep_deletes_all_expired_responses_in_several_batches() -> Non
     sweep = Sweep(store, keep_events_s=600)
     assert await sweep() == 2 * MAX_BATCH + 1
     assert await sweep() == 0
-    assert (await store.usage("t")).responses == 2
+    assert (await store.get_storage_usage("t")).responses == 2
 
 
 async def test_periodic_work_logs_an_outage_once_and_its_recovery_once(

@@ -102,7 +102,7 @@ class Cluster:
     async def die(self, server: House) -> None:
         if server in self.servers:
             self.servers[self.servers.index(server)] = self._server()
-            await self.store.leave(server.owner)
+            await self.store.end_heartbeat(server.owner)
 
     async def fail(self, _: House) -> None:
         self.store.failing = {self._random.choice(["create", "finish", "append"])}
@@ -124,7 +124,7 @@ class Cluster:
 
     async def final(self, response_id: str) -> Any:
         try:
-            return await self.store.get(TENANT, response_id)
+            return await self.store.get_response(TENANT, response_id)
         except NotFound:
             return None
 
@@ -156,4 +156,4 @@ async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
             while len(server.runs):
                 await server.watch_leases.run_once()
                 await asyncio.sleep(0.001)
-            assert await cluster.store.held_leases(server.owner) == []
+            assert await cluster.store.list_leases(server.owner) == []

@@ -20,7 +20,7 @@ class BeatStore(MemoryStore):
         self.beats: list[tuple[str, float, str]] = []
         self.is_away = False
 
-    def beat(self, owner: str, ttl_s: float) -> None:
+    def record_heartbeat(self, owner: str, ttl_s: float) -> None:
         self.beats.append((owner, ttl_s, threading.current_thread().name))
         if self.is_away:
             raise StoreError("no route to the store")

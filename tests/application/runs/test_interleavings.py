@@ -44,7 +44,9 @@ ASKS = {
     "require_approval": "always",
 }
 OPERATIONS = frozenset(
-    name for name in dir(Store) if not name.startswith("_") and name not in ("beat", "start")
+    name
+    for name in dir(Store)
+    if not name.startswith("_") and name not in ("record_heartbeat", "start")
 )
 
 
@@ -265,13 +267,13 @@ class Cluster:
         """Let the server seem dead; it continues, like one that was only paused."""
         if server in self.servers:
             self.replace(server)
-            await self._retry(lambda: self.store.leave(server.house.owner))
+            await self._retry(lambda: self.store.end_heartbeat(server.house.owner))
 
     async def drain(self, server: Server) -> None:
         if server in self.servers:
             self.replace(server)
             await server.house.runs.drain(self.random.choice([0, 0.001]))
-            await self._retry(lambda: self.store.leave(server.house.owner))
+            await self._retry(lambda: self.store.end_heartbeat(server.house.owner))
 
     def replace(self, server: Server) -> None:
         self.servers[self.servers.index(server)] = self.server()
@@ -280,7 +282,7 @@ class Cluster:
     async def settle(self) -> None:
         self.store.failures = 0.0
         for server in self.gone:  # the task that stops one may have been cancelled
-            await self.store.leave(server.house.owner)
+            await self.store.end_heartbeat(server.house.owner)
         while self.tasks or await self.has_unfinished():
             for server in self.servers:
                 await self.poll(server)
@@ -293,8 +295,8 @@ class Cluster:
                 await asyncio.sleep(0.001)
 
     async def has_unfinished(self) -> bool:
-        leases = [await self.store.held_leases(server.house.owner) for server in self.all]
-        return any(leases) or (await self.store.usage(TENANT)).waiting > 0
+        leases = [await self.store.list_leases(server.house.owner) for server in self.all]
+        return any(leases) or (await self.store.get_storage_usage(TENANT)).waiting > 0
 
     @property
     def all(self) -> list[Server]:
@@ -302,7 +304,7 @@ class Cluster:
 
     async def final(self, response_id: str) -> Any:
         try:
-            return await self.store.get(TENANT, response_id)
+            return await self.store.get_response(TENANT, response_id)
         except NotFound:
             return None
 
@@ -312,7 +314,7 @@ class Cluster:
         await self.check_logs()
         await self.check_conversations()
         for server in self.all:
-            assert await self.store.held_leases(server.house.owner) == []
+            assert await self.store.list_leases(server.house.owner) == []
             assert all(turn.closed for turn in server.house.model.begun), "a turn is still open"
             assert len(server.house.runs) == 0
             assert server.house.runs.free_slots == 2
@@ -358,9 +360,9 @@ class Cluster:
 
     async def check_conversations(self) -> None:
         for conversation_id in CONVERSATIONS:
-            await self.store.claim(TENANT, conversation_id, "probe", owner="srv_probe")
-            await self.store.release(TENANT, conversation_id, "probe")
-            items = await self.store.conversation_items(TENANT, conversation_id)
+            await self.store.claim_conversation(TENANT, conversation_id, "probe", owner="srv_probe")
+            await self.store.release_conversation(TENANT, conversation_id, "probe")
+            items = await self.store.list_conversation_items(TENANT, conversation_id)
             assert len({item.id for item in items}) == len(items)
 
 

@@ -139,13 +139,15 @@ async def test_readers_see_the_end_after_it_is_stored(run: LoggedRun) -> None:
     run.store.gate.set()
     assert await finishing
     assert await waiting == end
-    assert (await run.store.get(TENANT, ID)).status == "completed"
+    assert (await run.store.get_response(TENANT, ID)).status == "completed"
 
 
 async def test_the_webhook_deliveries_are_stored_with_the_end(run: LoggedRun) -> None:
     delivery = WebhookDelivery(id="evt_1", tenant=TENANT, endpoint="hook", body=b"{}")
     await run.durable().finish(run.seq.response, run.seq.complete(), [delivery])
-    assert [kept.id for kept in await run.store.claim_due(limit=9, claim_s=9)] == ["evt_1"]
+    assert [kept.id for kept in await run.store.claim_due_deliveries(limit=9, claim_s=9)] == [
+        "evt_1"
+    ]
 
 
 @pytest.mark.parametrize("lost_answer", [False, True])
@@ -167,7 +169,7 @@ async def test_a_failed_write_is_retried_with_the_same_numbers(
     assert numbers(kept) == list(range(len(kept)))
     assert kept == await run.local_events()
     assert kept[-1] == end[-1]
-    assert await run.store.get(TENANT, ID) == run.seq.response
+    assert await run.store.get_response(TENANT, ID) == run.seq.response
 
 
 async def test_append_raises_a_long_outage_and_the_run_may_have_another_end(
@@ -227,7 +229,7 @@ async def test_a_stored_end_with_a_lost_answer_cannot_be_replaced(run: LoggedRun
 async def test_a_run_that_was_taken_over_writes_no_more_events(run: LoggedRun) -> None:
     journal = run.durable()
     reader = await run.log.open(ID)
-    await run.store.take_over("srv_2", TENANT, ID)
+    await run.store.take_over_run("srv_2", TENANT, ID)
     with pytest.raises(LeaseLost):
         await journal.append(feed_words(run.seq, "a"))
     with pytest.raises(LeaseLost):
@@ -241,7 +243,7 @@ async def test_a_run_that_was_taken_over_writes_no_more_events(run: LoggedRun) -
 async def test_a_run_that_lost_its_lease_shows_no_end(run: LoggedRun) -> None:
     journal = run.durable()
     reader = await run.log.open(ID)
-    await run.store.delete(TENANT, ID)
+    await run.store.delete_response(TENANT, ID)
     assert not await journal.finish(run.seq.response, run.seq.complete())
     assert await read_rest(reader) == run.events
 
@@ -304,7 +306,7 @@ async def test_in_the_foreground_readers_see_events_that_are_not_stored(new_run:
     end = new_run.seq.complete()
     assert await journal.finish(new_run.seq.response, end)
     assert await new_run.local_events() == [*new_run.events, *end]
-    assert (await new_run.store.get(TENANT, ID)).status == "completed"
+    assert (await new_run.store.get_response(TENANT, ID)).status == "completed"
 
 
 async def test_in_the_foreground_only_current_readers_see_an_unstored_end(
@@ -340,7 +342,7 @@ async def test_in_the_foreground_the_end_of_a_deleted_response_is_not_shown(
 ) -> None:
     await new_run.create(durable=False)
     journal = ForegroundJournal(new_run.log, LEASE, new_run.store)
-    await new_run.store.delete(TENANT, ID)
+    await new_run.store.delete_response(TENANT, ID)
     end = new_run.seq.complete()
     assert not await journal.finish(new_run.seq.response, end)
     reader = await new_run.log.open(ID)

@@ -79,13 +79,13 @@ class KilledStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def append(self, lease: Lease, events: EventChunk) -> bool:
+    async def append_events(self, lease: Lease, events: EventChunk) -> bool:
         await self._count()
-        return await self._store.append(lease, events)
+        return await self._store.append_events(lease, events)
 
-    async def finish(self, *args: Any, **kwargs: Any) -> bool:
+    async def finish_response(self, *args: Any, **kwargs: Any) -> bool:
         await self._count()
-        return await self._store.finish(*args, **kwargs)
+        return await self._store.finish_response(*args, **kwargs)
 
     async def _count(self) -> None:
         if self.writes <= 0:
@@ -118,7 +118,7 @@ class Street:
         for writes in (*deaths, FOREVER)[1:]:
             if not await self._dies(store, created.id):
                 break  # on a busy machine, an answer is written in fewer portions
-            await self.store.leave(house.owner)
+            await self.store.end_heartbeat(house.owner)
             house, store = await self.add(writes)
             assert await house.start_background_runs.run_once() == 1
         return await wait_for_end(self.store, created.id)
@@ -159,7 +159,7 @@ async def wait_until(holds: Callable[[], Awaitable[Any]]) -> Any:
 
 async def wait_for_end(store: Any, response_id: str) -> Response:
     async def ended() -> Response | None:
-        response: Response = await store.get(TENANT, response_id)
+        response: Response = await store.get_response(TENANT, response_id)
         return response if response.status in TERMINAL else None
 
     response: Response = await wait_until(ended)
@@ -265,7 +265,7 @@ async def test_readers_see_one_stream_without_a_seam(street: Street) -> None:
     other, _ = await street.add()
     reader = await other.follow(TENANT, created.id)
     reading = asyncio.ensure_future(read_all(reader))
-    await street.store.leave(house.owner)
+    await street.store.end_heartbeat(house.owner)
     await other.start_background_runs.run_once()
     events = await reading
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -282,7 +282,7 @@ async def test_a_server_that_stops_in_order_gives_its_runs_away(street: Street) 
 
     await wait_until(has_output)
     await house.runs.drain(0)
-    assert (await street.store.get(TENANT, created.id)).status == "in_progress"
+    assert (await street.store.get_response(TENANT, created.id)).status == "in_progress"
     other, _ = await street.add()
     assert await other.start_background_runs.run_once() == 1
     response = await wait_for_end(street.store, created.id)
@@ -303,7 +303,7 @@ async def test_a_run_that_differs_from_its_log_fails_with_its_items_closed(stree
     # The next server has another model under this name.
     street.format_name = "harmony" if street.format_name == "chat" else "chat"
     other, _ = await street.add()
-    await street.store.leave(house.owner)
+    await street.store.end_heartbeat(house.owner)
     await other.start_background_runs.run_once()
     response = await wait_for_end(street.store, created.id)
     assert response.error is not None

@@ -66,7 +66,7 @@ async def wait_for_turns(house: House, count: int = 1) -> None:
 
 async def let_die(house: House) -> None:
     """Let the server seem dead to the others; its tasks continue."""
-    await house.store.leave(house.owner)
+    await house.store.end_heartbeat(house.owner)
 
 
 async def wait_for_end(house: House, response_id: str) -> Any:
@@ -241,9 +241,9 @@ async def test_a_run_that_was_taken_over_and_given_back_continues_under_a_new_le
 ) -> None:
     set_turns(house)
     created = await house.create(background=True)
-    taken = await other.store.take_over(other.owner, TENANT, created.id)
+    taken = await other.store.take_over_run(other.owner, TENANT, created.id)
     assert taken is not None
-    await other.store.give_back(taken.lease)
+    await other.store.give_back_run(taken.lease)
     house.model.played = [[d.TextDelta("Once")], [STOP]]
     await house.start_background_runs.run_once()
     assert (await wait_for_end(house, created.id)).status == "completed"
@@ -259,7 +259,7 @@ async def test_a_server_with_a_dead_engine_leases_no_runs(house: House, other: H
     other.model.dead = EngineDead("no GPU")
     with pytest.raises(EngineDead):
         await other.start_background_runs.run_once()
-    assert (await house.store.get(TENANT, created.id)).status == "in_progress"
+    assert (await house.store.get_response(TENANT, created.id)).status == "in_progress"
 
 
 @pytest.mark.parametrize("hindrance", ["no slot", "no engine"])
@@ -283,11 +283,14 @@ async def test_a_run_of_a_dead_server_waits_for_a_slot_and_an_engine(
         assert await other.start_background_runs.run_once() == 0
 
     async def wait() -> bool:
-        return (await other.store.usage(TENANT)).waiting == 2
+        return (await other.store.get_storage_usage(TENANT)).waiting == 2
 
     await wait_until(wait)
     for waiting in (shown_one, silent):
-        assert (await house.store.get(TENANT, waiting.id)).status in ("queued", "in_progress")
+        assert (await house.store.get_response(TENANT, waiting.id)).status in (
+            "queued",
+            "in_progress",
+        )
 
 
 # --- the queue ------------------------------------------------------------------------------------
@@ -345,8 +348,8 @@ async def test_the_number_of_waiting_responses_is_limited(house: House) -> None:
         await house.create(background=True)
     with pytest.raises(ConcurrencyLimitExceeded):
         await house.create(background=True)
-    assert (await house.store.usage(TENANT)) == StorageUsage(
-        responses=3, bytes=(await house.store.usage(TENANT)).bytes, waiting=3
+    assert (await house.store.get_storage_usage(TENANT)) == StorageUsage(
+        responses=3, bytes=(await house.store.get_storage_usage(TENANT)).bytes, waiting=3
     )
     await house.whole()
 
@@ -481,7 +484,7 @@ async def test_a_run_that_can_restart_keeps_its_conversation_locked(house: House
         await house.watch_leases.run_once()
     await house.start_background_runs.run_once()
     assert (await wait_for_end(house, created.id)).status == "completed"
-    assert len(await house.store.conversation_items(TENANT, "conv_a")) == 2
+    assert len(await house.store.list_conversation_items(TENANT, "conv_a")) == 2
 
 
 async def test_a_restarting_run_survives_a_short_outage_of_the_store(

@@ -48,13 +48,13 @@ async def first(store: MemoryStore, seq: Sequencer) -> list[Event]:
 
 
 async def append(store: MemoryStore, events: Sequence[Event]) -> Sequence[Event]:
-    assert await store.append(LEASE, encode_chunk(events))
+    assert await store.append_events(LEASE, encode_chunk(events))
     return events
 
 
 async def finish(store: MemoryStore, seq: Sequencer) -> list[Event]:
     end = seq.complete()
-    assert await store.finish(LEASE, seq.response, events=encode_chunk(end))
+    assert await store.finish_response(LEASE, seq.response, events=encode_chunk(end))
     return end
 
 
@@ -125,7 +125,7 @@ async def test_readers_of_a_deleted_response_get_an_error_event(
     await anext(reader)
     waiting = asyncio.ensure_future(read_rest(reader))
     await run_loop()
-    await store.delete(TENANT, ID)
+    await store.delete_response(TENANT, ID)
     [error] = await waiting
     assert isinstance(error, e.Error)
     assert (error.code, error.sequence_number) == ("response_deleted", first[-1].sequence_number)
@@ -138,8 +138,8 @@ class DamagedStore(MemoryStore):
         super().__init__()
         self.damage = damage
 
-    async def append(self, lease: object, events: EventChunk) -> bool:
-        return await super().append(lease, self.damaged(events))  # type: ignore[arg-type]
+    async def append_events(self, lease: object, events: EventChunk) -> bool:
+        return await super().append_events(lease, self.damaged(events))  # type: ignore[arg-type]
 
     def damaged(self, chunk: EventChunk) -> EventChunk:
         match self.damage:
@@ -178,7 +178,7 @@ async def test_a_log_without_an_end_ends_with_an_error_event(
     after: int, store: MemoryStore, seq: Sequencer, first: list[Event]
 ) -> None:
     seq.complete()
-    await store.finish(LEASE, seq.response)  # as if the last chunk were lost
+    await store.finish_response(LEASE, seq.response)  # as if the last chunk were lost
     events = await read_rest(await open_reader(store, after))
     assert events[:-1] == first[after + 1 :]
     assert isinstance(events[-1], e.Error)
@@ -190,10 +190,10 @@ class AwayStore(MemoryStore):
 
     away = False
 
-    async def events(self, *args: Any, **kwargs: Any) -> LogSlice:
+    async def read_events(self, *args: Any, **kwargs: Any) -> LogSlice:
         if self.away:
             raise StoreError("no answer")
-        return await super().events(*args, **kwargs)
+        return await super().read_events(*args, **kwargs)
 
 
 async def test_a_client_that_resumes_after_an_outage_misses_nothing(
@@ -208,7 +208,7 @@ async def test_a_client_that_resumes_after_an_outage_misses_nothing(
     assert (type(error), error.sequence_number) == (e.Error, first[-1].sequence_number)
     store.away = False
     end = seq.complete()
-    assert await store.finish(LEASE, seq.response, events=encode_chunk(end))
+    assert await store.finish_response(LEASE, seq.response, events=encode_chunk(end))
     assert await read_rest(await open_reader(store, error.sequence_number)) == end
 
 
@@ -276,7 +276,7 @@ async def test_nothing_follows_the_end_of_a_log_that_only_this_process_has(
 ) -> None:
     log, _ = await follow_local(store, await create_run(store, seq, durable=False))
     end = seq.complete()
-    await store.finish(LEASE, seq.response)
+    await store.finish_response(LEASE, seq.response)
     await log.append(ID, end)
     reader = await FollowResponse(log, store)(TENANT, ID, after=end[-1].sequence_number)
     assert await read_rest(reader) == []

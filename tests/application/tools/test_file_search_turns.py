@@ -49,7 +49,7 @@ async def house_fixture(
         FindVectorStore(stores, now=lambda: 1_790_000_002), SearchVectorStores(stores, None)
     )
     house = House(model=model, hosted=[provider])
-    await stores.create(TENANT, a_store())
+    await stores.create_store(TENANT, a_store())
     await index_file(stores, "a", "Of bees 【1:5†b.txt】.", "Of ants.", tenant=TENANT)
     await index_file(stores, "b", "Of wasps.", tenant=TENANT)
     yield house

@@ -71,8 +71,8 @@ async def has_old_content(store: Store) -> bool:
 
 async def has_keys_and_values(store: Store) -> None:
     assert await store.compare_and_set("seal_key", b"new") == b"fingerprint"
-    assert [key.id for key in await store.keys()] == ["key_1", "key_2"]
-    key = await store.key(b"hash of the second")
+    assert [key.id for key in await store.list_api_keys()] == ["key_1", "key_2"]
+    key = await store.get_api_key(b"hash of the second")
     assert key is not None
     assert key.policy == KeyPolicy(limits={"requests/min": 60})
     charge = Charge(name="requests/min", start=60, amount=0, expires_at=int(FAR_FUTURE))
@@ -81,22 +81,22 @@ async def has_keys_and_values(store: Store) -> None:
 
 
 async def has_responses(store: Store) -> None:
-    assert (await store.get(US, "resp_log")).status == "completed"
-    assert (await store.get(THEM, "resp_theirs")).output != ()
-    assert await store.trace(US, "resp_log") == b"trace"
+    assert (await store.get_response(US, "resp_log")).status == "completed"
+    assert (await store.get_response(THEM, "resp_theirs")).output != ()
+    assert await store.get_trace(US, "resp_log") == b"trace"
     assert [one.first for one in await log_of(store, "log")] == [0, 2, 3]
     assert await context_of(store, "child") == ["gone_in", "gone_out", "child_in", "child_out"]
     listed = [each.id for each in await store.list_responses(US, ALL)]
     assert listed == [f"resp_{name}" for name in ("child", "log", "in", "owned", "waits")]
-    usage = await store.usage(US)
+    usage = await store.get_storage_usage(US)
     assert (usage.responses, usage.waiting) == (5, 1)
-    assert usage.bytes > (await store.usage(THEM)).bytes > 0
+    assert usage.bytes > (await store.get_storage_usage(THEM)).bytes > 0
 
 
 async def has_conversations(store: Store) -> None:
     listed = [each.id for each in await store.list_conversations(US, ALL)]
     assert listed == ["conv_c", "conv_claimed"]
-    assert (await store.conversation(US, "conv_c")).metadata == {"topic": "birds"}
+    assert (await store.get_conversation(US, "conv_c")).metadata == {"topic": "birds"}
     assert await items_of(store, "c") == ["x", "y", "in_in", "in_out", "z"]
     assert await context_of(store, "in") == ["x", "y", "in_in", "in_out"]
     assert await is_locked(claim(store, "claimed", "another"))
@@ -105,7 +105,7 @@ async def has_conversations(store: Store) -> None:
 
 async def has_idempotency_keys_and_deliveries(store: Store) -> None:
     for key, response_id, exists in (("kept", "resp_log", True), ("reserved", "resp_never", False)):
-        record = await store.reserve(
+        record = await store.reserve_idempotency_key(
             US,
             f"{key} key",
             response_id="resp_new",
@@ -114,34 +114,34 @@ async def has_idempotency_keys_and_deliveries(store: Store) -> None:
             expires_at=FAR_FUTURE,
         )
         assert (record.response_id, record.exists) == (response_id, exists)
-    due = await store.claim_due(limit=10, claim_s=60)
+    due = await store.claim_due_deliveries(limit=10, claim_s=60)
     found = sorted((each.id, each.endpoint, each.body, each.attempts) for each in due)
     assert found == [("evt_1", "main", b'{"n":1}', 1), ("evt_2", "other", b'{"n":2}', 0)]
     for each in due:
-        await store.remove(each.id)
+        await store.delete_delivery(each.id)
 
 
 async def has_runs(store: Store) -> None:
-    await store.leave(OWNER)
-    assert await store.count_waiting() == 1
+    await store.end_heartbeat(OWNER)
+    assert await store.count_waiting_runs() == 1
     runs = {run.lease.response_id: run for run in await lease_runs(store)}
     owned, waits = runs["resp_owned"], runs["resp_waits"]
     assert (owned.lease.epoch, owned.job) == (2, b"job of owned")
     assert (waits.lease.epoch, waits.job) == (1, b"job")
-    assert await store.append(waits.lease, chunk(2))
-    assert not await store.append(lease("owned"), chunk(2))
+    assert await store.append_events(waits.lease, chunk(2))
+    assert not await store.append_events(lease("owned"), chunk(2))
     done = finished_response("owned", within="claimed")
-    assert await store.finish(owned.lease, done, events=chunk(2))
+    assert await store.finish_response(owned.lease, done, events=chunk(2))
     assert await items_of(store, "claimed") == ["w", "owned_in", "owned_out"]
 
 
 async def everything_can_be_deleted(store: Store) -> None:
     assert await store.sweep(keep_events_s=1e10) == 0
     for name in ("child", "log", "in", "owned", "waits"):
-        await store.delete(US, f"resp_{name}")
+        await store.delete_response(US, f"resp_{name}")
     for name in ("c", "claimed"):
         await store.delete_conversation(US, f"conv_{name}")
-    assert await store.usage(US) == StorageUsage()
+    assert await store.get_storage_usage(US) == StorageUsage()
 
 
 async def opens_with_old_content(store: Store) -> bool:
