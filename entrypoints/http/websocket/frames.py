@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.application.websocket.lanes import Lane
@@ -20,6 +20,7 @@ from antiphon.entrypoints.http.wire.dialects import Dialect
 from antiphon.entrypoints.http.wire.sse import ClientEncoder
 
 _encode = msgspec.json.Encoder().encode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class ErrorFrame(
@@ -45,8 +46,8 @@ def event_frame(event: e.Event, lane: Lane, encoder: ClientEncoder) -> str:
         frame = ErrorFrame(stream_id=lane, sequence_number=event.sequence_number, error=error)
         return text_of(frame)
     encoded = encoder.encode(event)
-    if lane is not None:  # lane names need no escapes
-        encoded = b'%b,"stream_id":"%b"}' % (encoded[:-1], lane.encode())
+    if lane is not None:
+        encoded = _encode({**_decode_fields(encoded), "stream_id": lane})
     return encoded.decode()
 
 

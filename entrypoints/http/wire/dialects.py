@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain import events as e
@@ -47,6 +48,11 @@ class Dialect(Struct, frozen=True, kw_only=True):
     def event_name(self, name: str) -> str:
         return self.renamed.get(name, name)
 
+    def fields_of(self, event: e.Event) -> dict[str, Any]:
+        """Return the fields of an event of which none is optional, with its type."""
+        name = str(type(event).__struct_config__.tag)
+        return {"type": self.event_name(name), **asdict(event)}
+
     @property
     def encode(self) -> Callable[[Any], bytes]:
         """The JSON encoder for events and responses: plain msgspec if nothing differs."""
@@ -63,12 +69,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
         if self.has_statuses and isinstance(value, _WITH_ITEMS):
             # `to_builtins` cannot read the Raw of tools and of a client's items.
             return _encode(_add_statuses(msgspec.json.decode(_encode(value))))
-        body = _encode(value)
-        name = str(type(value).__struct_config__.tag)
-        if name not in self.renamed:
-            return body
-        # The type is always the first key.
-        return b'{"type":"%b"' % self.renamed[name].encode() + body[len(name) + 10 :]
+        if type(value).__struct_config__.tag in self.renamed:
+            return _encode(self.fields_of(value))
+        return _encode(value)
 
 
 _WITH_ITEMS = (

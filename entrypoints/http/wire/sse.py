@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
@@ -15,6 +17,7 @@ from antiphon.entrypoints.http.wire.dialects import DIALECTS, OPENAI, Dialect
 KEEPALIVE = b": keepalive\n\n"
 PADDED_TO = 64
 """Bytes. With obfuscation, the length of a delta's JSON is a multiple of this."""
+PADDING_KEY_BYTES = len(',"obfuscation":""')
 
 _PREFIXES: Mapping[str, Mapping[type[Event], bytes]] = {
     dialect.name: {
@@ -24,6 +27,7 @@ _PREFIXES: Mapping[str, Mapping[type[Event], bytes]] = {
     for dialect in DIALECTS.values()
 }
 _ENCODERS = {dialect.name: dialect.encode for dialect in DIALECTS.values()}
+_encode = msgspec.json.Encoder().encode
 _DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
 
 
@@ -43,7 +47,7 @@ class ClientEncoder:
     ) -> None:
         self.dialect = dialect
         self.encode: Callable[[Any], bytes] = (
-            _pad_deltas(dialect.encode) if obfuscates else _ENCODERS[dialect.name]
+            self._encode_padded if obfuscates else _ENCODERS[dialect.name]
         )
         self._view = view
         self._prefixes = _PREFIXES[dialect.name]
@@ -77,14 +81,9 @@ class ClientEncoder:
             value = self._view.response(value)
         return self.encode(value)
 
-
-def _pad_deltas(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    def encode_padded(value: Any) -> bytes:
-        body = encode(value)
+    def _encode_padded(self, value: Any) -> bytes:
+        body = self.dialect.encode(value)
         if type(value) not in _DELTAS:
             return body
-        head = body[:-1] + b',"obfuscation":"'
-        padding = -(len(head) + 2) % PADDED_TO
-        return head + secrets.token_hex(PADDED_TO)[:padding].encode() + b'"}'
-
-    return encode_padded
+        padding = secrets.token_hex(PADDED_TO // 2)[: -(len(body) + PADDING_KEY_BYTES) % PADDED_TO]
+        return _encode({**self.dialect.fields_of(value), "obfuscation": padding})
