@@ -8,56 +8,43 @@ here; decoding.py decodes them one by one, so that nothing a client sent is lost
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
 from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Many, Name, Text
 from antiphon.domain.json import Json
+from antiphon.domain.kinds import ITEM_KINDS
+from antiphon.domain.text_formats import AnyFormat as AnyFormat
+from antiphon.domain.text_formats import Effort as Effort
+from antiphon.domain.text_formats import JsonObjectFormat as JsonObjectFormat
+from antiphon.domain.text_formats import JsonSchemaFormat as JsonSchemaFormat
+from antiphon.domain.text_formats import PlainFormat as PlainFormat
+from antiphon.domain.text_formats import TextFormat as TextFormat
 
 MAX_TOOLS = 1024
 """Of a request; a namespace and an MCP server are one tool each."""
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Key = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[Key, MetadataValue], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-1000, le=1000)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 
-INCLUDABLE = Literal[
-    "web_search_call.action.sources",
-    "web_search_call.results",
-    "code_interpreter_call.outputs",
+_INCLUDABLE = (
+    *(value for kind in ITEM_KINDS.values() for value in kind.includable),
     "computer_call_output.output.image_url",
-    "file_search_call.results",
     "message.input_image.image_url",
     "message.output_text.logprobs",
     "metrics",
     "reasoning.encrypted_content",
-]
+)
+"""The values of `include`: those of the kinds' fields, and those that hide nothing."""
 
-
-class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base class of the formats of the final message (docs/reference/api.md#text-formats)."""
-
-
-class PlainFormat(TextFormat, frozen=True, kw_only=True, tag="text"):
-    pass
-
-
-class JsonObjectFormat(TextFormat, frozen=True, kw_only=True, tag="json_object"):
-    pass
-
-
-class JsonSchemaFormat(TextFormat, frozen=True, kw_only=True, tag="json_schema"):
-    name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
-    description: Text | None = None
-    schema: Json
-    strict: bool | None = None
-
-
-AnyFormat = PlainFormat | JsonObjectFormat | JsonSchemaFormat
+if TYPE_CHECKING:
+    INCLUDABLE = str
+else:
+    INCLUDABLE = Literal[_INCLUDABLE]
 
 
 class TextParams(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.domain.request import AnyFormat, Effort
+from antiphon.domain.text_formats import AnyFormat, Effort
 from antiphon.domain.vocabulary.item import Item
 from antiphon.domain.vocabulary.kind import ItemKind, Kind
 from antiphon.domain.vocabulary.steps import INPUT_ONLY

@@ -33,16 +33,20 @@ class Declaration:
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             if field.name not in parts:
                 part = field.name.replace("_", " ")
-                raise IncompleteKind(f"The {cls._noun(parts)} has no part {part!r}.")
+                raise IncompleteKind(
+                    f"The {cls._noun(parts)} has no {part} ({cls.__name__}.{field.name})."
+                )
         return super().__new__(cls)
 
     @classmethod
     def _noun(cls, parts: Mapping[str, Any]) -> str:
         """Return what is declared, by the parts that it has."""
-        what = {"ItemKind": "item", "ToolKind": "tool", "CallKind": "call"}.get(cls.__name__)
-        subject = parts.get("item" if what == "item" else "tool")
-        name = parts.get("name", type_of(subject) if subject is not None else "?")
-        return f"{what} {name!r} of a kind" if what else f"kind {name!r}"
+        subject = parts.get("item") or parts.get("tool")
+        name = parts.get("name", type_of(subject) if subject is not None else "")
+        return f"{_NOUNS[cls.__name__]} {name!r}"
+
+
+_NOUNS = {"ItemKind": "item", "CallKind": "kind of call", "ToolKind": "tool", "Kind": "kind"}
 
 
 class IncludableField(Struct, frozen=True):

@@ -1,0 +1,86 @@
+"""Each kind declares all of its parts, and a part that is missing is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from antiphon.domain.items import ITEM_TYPES
+from antiphon.domain.kinds import CALL_KINDS, ITEM_KINDS, KINDS, TOOL_KINDS
+from antiphon.domain.lifecycle import EVENT_TABLES
+from antiphon.domain.vocabulary.kind import Declaration, IncompleteKind, Kind
+from antiphon.domain.vocabulary.steps import InputOnly
+
+DECLARATIONS: list[Declaration] = [
+    *KINDS,
+    *ITEM_KINDS.values(),
+    *TOOL_KINDS.values(),
+    *CALL_KINDS.values(),
+]
+PARTS = [
+    pytest.param(declared, part.name, id=f"{number}-{type(declared).__name__}.{part.name}")
+    for number, declared in enumerate(DECLARATIONS)
+    for part in dataclasses.fields(declared)  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("declared", "part"), PARTS)
+def test_a_part_that_is_missing_is_named_with_its_kind(declared: Any, part: str) -> None:
+    parts = {each.name: getattr(declared, each.name) for each in dataclasses.fields(declared)}
+    assert type(declared)(**parts) == declared
+    del parts[part]
+    with pytest.raises(IncompleteKind) as refused:
+        type(declared)(**parts)
+    assert str(refused.value).endswith(
+        f"has no {part.replace('_', ' ')} ({type(declared).__name__}.{part})."
+    )
+    if part not in ("name", "item", "tool"):
+        subject = parts.get("name") or (parts.get("item") or parts["tool"]).__struct_config__.tag
+        assert repr(subject) in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind_declares_an_item_or_a_tool(kind: Kind) -> None:
+    assert kind.items or kind.tools
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_call_becomes_an_item_that_can_be_output(kind: Kind) -> None:
+    for call in kind.calls:
+        assert call.item in EVENT_TABLES
+
+
+@pytest.mark.parametrize("name", CALL_KINDS)
+def test_every_kind_of_call_can_be_chosen_or_belongs_to_a_tool_that_is_not_run(name: str) -> None:
+    choosing = [kind for kind in TOOL_KINDS.values() if name in (kind.chosen or ())]
+    refused = [each for each in TOOL_KINDS if TOOL_KINDS[each].chosen is None]
+    assert choosing or CALL_KINDS[name].tool_type in refused
+
+
+@pytest.mark.parametrize("tool", [name for name, kind in TOOL_KINDS.items() if kind.chosen])
+def test_a_choice_selects_only_kinds_of_calls_that_exist(tool: str) -> None:
+    assert set(TOOL_KINDS[tool].chosen or ()) <= set(CALL_KINDS)
+
+
+def test_no_two_kinds_share_the_prefix_of_their_ids() -> None:
+    prefixes = [kind.id_prefix for kind in ITEM_KINDS.values() if kind.id_prefix is not None]
+    assert len(set(prefixes)) == len(prefixes)
+
+
+@pytest.mark.parametrize("name", ITEM_TYPES)
+def test_an_item_that_a_call_waits_for_is_shown_as_its_result(name: str) -> None:
+    answer = ITEM_KINDS[name].answered_by
+    if answer is None:
+        return
+    assert ITEM_KINDS[name].call is not None
+    assert ITEM_KINDS[str(answer.__struct_config__.tag)].result is not None
+
+
+@pytest.mark.parametrize("name", ITEM_TYPES)
+def test_what_the_server_did_is_shown_to_the_model_that_goes_on(name: str) -> None:
+    kind = ITEM_KINDS[name]
+    if kind.acts_next == "model" and name != "mcp_list_tools":  # whose tools the prompt offers
+        assert kind.result is not None
+        assert not isinstance(kind.events, InputOnly)
