@@ -8,7 +8,7 @@ item; `ItemEnd` forces a new one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -103,13 +103,25 @@ class ItemEnd(Delta, frozen=True, gc=False):
     """The open item is complete."""
 
 
+CutReason = Literal["length", "turns", "context", "logprobs", "content_filter"]
+"""The limits that cut a turn off, and the filter."""
+
+EndReason = Literal["stop"] | CutReason
+END_REASONS: frozenset[EndReason] = frozenset({"stop", *get_args(CutReason)})
+
+
 class TurnEnd(Delta, frozen=True, gc=False):
-    """The end of the turn: `reason` is `stop`, or what cut it off: the limit `length` or `turns`,
-    or a `content_filter`.
+    """The end of the turn: `reason` is `stop`, or what cut the turn off.
 
     `other_usages` holds the tokens of additional engine runs that the turn needed.
+    Raises: ValueError for another reason, which a run could not show at its end.
     """
 
-    reason: str
+    reason: EndReason
     usage: TurnUsage
     other_usages: tuple[TurnUsage, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.reason not in END_REASONS:
+            reasons = ", ".join(sorted(END_REASONS))
+            raise ValueError(f"A turn cannot end with the reason {self.reason!r}, only: {reasons}.")

@@ -35,7 +35,7 @@ from antiphon.application.ports import (
     TurnTranscript,
 )
 from antiphon.application.support.loop_portions import LoopPortions
-from antiphon.domain.deltas import Delta, TurnEnd
+from antiphon.domain.deltas import Delta, EndReason, TurnEnd
 from antiphon.domain.errors import (
     CONTEXT_EXCEEDED,
     EngineError,
@@ -48,6 +48,9 @@ from antiphon.domain.usage import TurnUsage
 MAX_COUNTED_CONTEXTS = 8
 """Counting goes on past the end of the context, so that a client learns how much to leave out. It
 ends after 8 times as much: more would cost time and memory, and tell a client nothing."""
+
+_END_REASONS: Mapping[str | None, EndReason] = {"stop": "stop", "length": "length"}
+"""The engine's reason to end -> the turn's; with any other, the engine has failed."""
 
 DEADLINES = TokenDeadlines()
 
@@ -368,10 +371,10 @@ class TokenTurn(ModelTurn):
         return self._stop_strings.feed(self._parser.feed(step))
 
     def _end(self, step: Step) -> list[Delta]:
-        if step.finish not in ("stop", "length"):
+        if (reason := _END_REASONS.get(step.finish)) is None:
             raise EngineError(f"The engine ended the run: {step.finish}.")
         deltas = self._parser.end()  # before the usage: it may still count reasoning
         (usage,) = self.tokens_used()
         if self._stop_strings:
             deltas = [*self._stop_strings.feed(deltas), *self._stop_strings.end()]
-        return [*deltas, TurnEnd(step.finish, usage)]
+        return [*deltas, TurnEnd(reason, usage)]

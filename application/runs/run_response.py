@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
@@ -71,7 +71,7 @@ ENDED_ELSEWHERE = Failure(
     code="server_error", message="The response was ended or deleted by another request."
 )
 
-INCOMPLETE_REASONS = {
+INCOMPLETE_REASONS: Mapping[d.CutReason, str] = {
     "length": "max_output_tokens",
     "turns": "max_turns",
     "context": "max_context",
@@ -275,7 +275,7 @@ class RunResponse:
             return sequencer.complete()
         return sequencer.end_incomplete(INCOMPLETE_REASONS[reason])
 
-    async def _write_turns(self, run: Run) -> str:
+    async def _write_turns(self, run: Run) -> d.EndReason:
         """Write the events of all turns. Return why the last one ended.
 
         A resumed run first repeats those in its log. Whatever happens, its sequencer is then as it
@@ -291,21 +291,23 @@ class RunResponse:
         finally:
             run.resumed_log.end()
 
-    async def _write_new_turns(self, run: Run) -> str:
-        sequencer, recorder, reason = run.sequencer, run.recorder, "stop"
+    async def _write_new_turns(self, run: Run) -> d.EndReason:
+        sequencer, recorder = run.sequencer, run.recorder
+        reason: d.EndReason = "stop"
         async with aclosing(run.turns.iterate(sequencer.output, sequencer.turns)) as turns:
             recorder.open_turn()
             async for turn in turns:
                 recorder.admit_turn(turn)
-                usage_count, item_count, reason = len(sequencer.turns), len(sequencer.output), ""
+                usage_count, item_count = len(sequencer.turns), len(sequencer.output)
+                recorded_reason = ""
                 try:
-                    reason = await self._write_turn(run, aclosing(aiter(turn)))
+                    reason = recorded_reason = await self._write_turn(run, aclosing(aiter(turn)))
                 finally:
                     if len(sequencer.turns) == usage_count:
                         sequencer.add_usage(turn.tokens_used())
-                    recorder.close_turn(reason, sequencer.turns[usage_count:])
+                    recorder.close_turn(recorded_reason, sequencer.turns[usage_count:])
                     if recorder.trace is not None:
-                        recorder.trace.close_turn(turn, reason)
+                        recorder.trace.close_turn(turn, recorded_reason)
                 if reason == "stop":
                     turn.record_items(sequencer.output[item_count:])
                 if run.with_messages:
@@ -315,10 +317,13 @@ class RunResponse:
                 recorder.open_turn()
         return reason
 
-    async def _write_turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
+    async def _write_turn(
+        self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]
+    ) -> d.EndReason:
         """Write a turn's events, one batch for each engine step. Return why the turn ended."""
+        reason: d.EndReason = "stop"
         feed, append = run.sequencer.feed, run.journal.append
-        reason, must_watch, trace = "stop", True, run.recorder.trace
+        must_watch, trace = True, run.recorder.trace
         logprobs = run.logprobs
         async with turn as batches:
             async for deltas in batches:

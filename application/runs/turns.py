@@ -35,7 +35,7 @@ from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
 from antiphon.application.tools.mcp import McpSessions, McpTurn
-from antiphon.domain.deltas import Delta, TurnEnd
+from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.items import AnyItem, has_another_turn, waits_for_client
 from antiphon.domain.mcp import ApprovedCall, listed_tools_by_label
@@ -276,7 +276,7 @@ class Turns:
 class OutOfBudgetTurn(ModelTurn):
     """A turn that ends before it starts, because the turns up to `after` used the whole budget."""
 
-    def __init__(self, reason: str, *, after: ModelTurn) -> None:
+    def __init__(self, reason: CutReason, *, after: ModelTurn) -> None:
         self._reason = reason
         self._after = after
 

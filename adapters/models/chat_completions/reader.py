@@ -23,7 +23,7 @@ from antiphon.domain.content import Logprob, TopLogprob
 from antiphon.domain.errors import EngineError
 from antiphon.domain.json import Json
 
-FINISH_REASONS: Mapping[str, str] = {
+FINISH_REASONS: Mapping[str, d.EndReason] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
@@ -63,7 +63,7 @@ class ChunkReader:
         self.reasoning_key: str | None = None
 
     @property
-    def finish(self) -> str | None:
+    def finish(self) -> d.EndReason | None:
         """Why the turn ended, as in TurnEnd; None if the server has not said so."""
         return None if self._finish is None else FINISH_REASONS.get(self._finish, "stop")
 

@@ -163,7 +163,8 @@ class ChatTurn(ModelTurn):
 
     def _end(self, *, is_done: bool) -> list[d.Delta]:
         """Return the last deltas. Raises: EngineError if the stream ended before the answer."""
-        reader, reason = self._reader, "stop"
+        reader = self._reader
+        reason: d.EndReason = "stop"
         if not self._has_stopped:
             if reader.finish is None and not (is_done and reader.has_output):
                 raise EngineError("The model server ended the stream before the answer was whole.")
