@@ -24,7 +24,7 @@ ARGS ?=
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 # Fault tests that compare times: nothing runs beside them.
-TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/test_two_servers.py
+TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/servers/test_two_servers.py
 # Tests that need nothing but $(VENV): the quick and the slow ones.
 PLAIN = not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \

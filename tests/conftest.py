@@ -14,7 +14,7 @@ import pytest
 from dependency_injector import providers
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
-from tests.with_workers import WORKERS, running_workers
+from tests.support.with_workers import WORKERS, running_workers
 
 from antiphon.application.ports import ResponseStore
 from antiphon.entrypoints.container import Container

@@ -1,7 +1,7 @@
 """The self-test that a sandbox must pass before this machine runs any code of a model.
 
 Each attempt is code that ends with a value if it broke out, and with nothing or an error if it did
-not. The suite in tests/sandbox tries more.
+not. The suite in tests/adapters/sandboxes tries more.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
-from tests.faults import faulty_mcp
+from tests.faults.support import faulty_mcp
 
 from antiphon.adapters.fetching import GuardedPools
 from antiphon.adapters.tool_servers.mcp import McpServers

@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from tests import otlp_collector
-from tests.otlp_collector import attributes_of, collecting
+from tests.support import otlp_collector
+from tests.support.otlp_collector import attributes_of, collecting
 
 from antiphon.adapters.telemetry.collector import Collector
 from antiphon.adapters.telemetry.otlp import OtlpTraces

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.processes import is_process_alive
+from tests.support.processes import is_process_alive
 
 from antiphon.adapters.tool_servers.configured import redact
 from antiphon.adapters.tool_servers.process import MAX_EARLY_EXITS, RESTART_DELAY_S, ProcessServer

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.loopback_server import LoopbackServer, answer, chunked, listening, redirect
-from tests.search_web import LOOPBACK, searched
+from tests.support.loopback_server import LoopbackServer, answer, chunked, listening, redirect
+from tests.support.search_web import LOOPBACK, searched
 
 from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.adapters.web.search_service_web import SearchServiceWeb

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests import fake_mcp_server
 from tests.browser.browser import WIDE, Page, chromium
-from tests.fake_mcp_server import FakeMcpServer
+from tests.support import fake_mcp_server
+from tests.support.fake_mcp_server import FakeMcpServer
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from tests.browser.browser import Page
 from tests.browser.test_response import agent, mcp, show
-from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import create, script, text_of, wait_until
+from tests.support.fake_mcp_server import FakeMcpServer
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from tests.browser.browser import Page
-from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import create, script, wait_until
+from tests.support.fake_mcp_server import FakeMcpServer
 
 pytestmark = pytest.mark.browser
 
@@ -26,7 +26,7 @@ def payload(where: str) -> str:
 @pytest.fixture
 def hostile() -> Iterator[FakeMcpServer]:
     """An MCP server whose names, descriptions and outputs are markup."""
-    from tests import fake_mcp_server
+    from tests.support import fake_mcp_server
 
     with fake_mcp_server.site() as site:
         schema = {"type": "object", "description": payload("schema")}

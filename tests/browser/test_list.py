@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.browser.browser import PHONE, WIDE, Page, chromium
-from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import create, script, wait_until
+from tests.support.fake_mcp_server import FakeMcpServer
 
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredResponse

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.browser.browser import PICTURES, Page
-from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import create, script, wait_until
+from tests.support.fake_mcp_server import FakeMcpServer
 
 pytestmark = pytest.mark.browser
 

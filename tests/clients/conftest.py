@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from openai import DefaultHttpxClient, OpenAI
 from tests.conftest import Running, running, settings_for
+from tests.support.with_workers import CONNECTIONS, NOBODY, WORKERS, running_workers
 from tests.upstreams.chat_models import model_name, model_table
 from tests.upstreams.chat_server import ScriptedChatServer, scripted_chat_server
-from tests.with_workers import CONNECTIONS, NOBODY, WORKERS, running_workers
 
 HERE = Path(__file__).parent
 INSTALLED = HERE / "node_modules"

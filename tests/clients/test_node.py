@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fake_mcp_server import FakeMcpServer
+from tests.support.fake_mcp_server import FakeMcpServer
 
 from .conftest import INSTALLED, Run
 

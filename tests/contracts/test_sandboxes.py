@@ -1,11 +1,14 @@
-"""The toy sandboxes of the tests pass the contract; those of bubblewrap do in tests/sandbox."""
+"""The toy sandboxes of the tests pass the contract.
+
+Those of bubblewrap do in tests/adapters/sandboxes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from tests.toy_sandboxes import ToySandboxes
+from tests.support.toy_sandboxes import ToySandboxes
 
 from antiphon.application.ports import Sandboxes
 from antiphon.testing.sandboxes import SandboxesContract

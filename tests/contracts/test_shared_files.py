@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.object_store import CREDENTIALS, delete_bucket, keys_in, new_bucket, s3_server
+from tests.support.object_store import CREDENTIALS, delete_bucket, keys_in, new_bucket, s3_server
 
 from antiphon.adapters.stores.files.contents import ContentKey
 from antiphon.adapters.stores.files.object_contents import ObjectContents

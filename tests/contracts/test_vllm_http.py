@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.engines.pool_fixtures import TALE, TestPool, pool
+from tests.adapters.engines.pool_fixtures import TALE, TestPool, pool
 from tests.upstreams.token_server import (
     WIRES,
     TellingEngine,

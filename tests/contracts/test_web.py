@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loopback_server import LoopbackServer, answer, listening
-from tests.search_web import searched
+from tests.support.loopback_server import LoopbackServer, answer, listening
+from tests.support.search_web import searched
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.corpus import CorpusWeb

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 from cryptography import x509
 from tests.deploy.tools import DEPLOY, program
-from tests.faults.replicas import wait_for
-from tests.security.certificates import write_certificate
+from tests.faults.support.replicas import wait_for
+from tests.security.support.certificates import write_certificate
 
 NAME = "localhost"
 SILENCE_S = 2

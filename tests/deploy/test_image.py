@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.deploy.tools import DEPLOY, ROOT, program, run
-from tests.faults.replicas import wait_for
+from tests.faults.support.replicas import wait_for
 
 FOLDER = os.environ.get("ANTIPHON_TEST_IMAGE")
 CONTAINERFILE = DEPLOY / "container/Containerfile"

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from tests.deploy.proxies import KINDS, SILENCE_S, Proxy, running
 from tests.deploy.tools import DEPLOY, program, run
-from tests.faults.replicas import Replica, replicas, wait_for
-from tests.http.websocket_client import LAST, Client
+from tests.faults.support.replicas import Replica, replicas, wait_for
+from tests.http.wire.websocket_client import LAST, Client
 from websockets.sync.client import connect
 
 LONG = '@@script [[{"say": "word ", "repeat": 10000, "tick": 0.02}]]'

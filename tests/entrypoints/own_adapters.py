@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from tests.engines.conftest import WordMarkup
-from tests.toy_sandboxes import ToySandboxes
+from tests.adapters.engines.conftest import WordMarkup
+from tests.support.toy_sandboxes import ToySandboxes
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.prompts.folder import FolderPromptTemplates

@@ -14,7 +14,7 @@ from tests.conftest import running, settings_for
 from tests.entrypoints.incomplete_classes import Own, class_without, members_of
 from tests.entrypoints.own_adapters import Options
 from tests.http.conftest import wait_until
-from tests.loopback_server import listening
+from tests.support.loopback_server import listening
 
 from antiphon.adapters.web.search_services import SearchService
 from antiphon.application import ports
@@ -408,7 +408,7 @@ def test_a_server_runs_on_classes_of_the_operators_own(tmp_path: Path) -> None:
 def test_code_of_models_runs_in_sandboxes_of_the_operators_own(tmp_path: Path) -> None:
     settings = settings_for(
         tmp_path,
-        sandboxes="tests.toy_sandboxes:ToySandboxes",
+        sandboxes="tests.support.toy_sandboxes:ToySandboxes",
         code_interpreter=True,
         shell=True,
     )

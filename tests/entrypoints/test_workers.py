@@ -1,4 +1,7 @@
-"""The parts of a server with several workers. `tests/faults/test_workers.py` has whole servers."""
+"""The parts of a server with several workers.
+
+`tests/faults/servers/test_workers.py` has whole servers.
+"""
 
 from __future__ import annotations
 

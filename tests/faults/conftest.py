@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.faults.replicas import wait_for
+from tests.faults.support.replicas import wait_for
 
 POSTGRES = os.environ.get("ANTIPHON_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
 

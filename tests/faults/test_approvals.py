@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests import fake_mcp_server
-from tests.fake_mcp_server import TOOLS, FakeMcpServer
-from tests.faults.replicas import Replica, replicas
+from tests.faults.support.replicas import Replica, replicas
 from tests.http.conftest import MODELS, script
+from tests.support import fake_mcp_server
+from tests.support.fake_mcp_server import TOOLS, FakeMcpServer
 
 pytestmark = [
     pytest.mark.faults,

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from tests.security.raw_clients import connect, post
-from tests.security.server_probe import Observation, ProbedServer, probe_server
+from tests.security.support.raw_clients import connect, post
+from tests.security.support.server_probe import Observation, ProbedServer, probe_server
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key

@@ -1,5 +1,5 @@
 """Whatever call of the store fails, and however: every client has its answer, and what is kept is
-what was told (tests/faults/invariants.py).
+what was told (tests/faults/support/invariants.py).
 
 Each case runs a scenario once for each call that it makes, and lets that one fail. By default a few
 of those; ANTIPHON_TEST_CALLS=1000 tries them all.
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.invariants import Invariants
-from tests.faults.simulation import (
+from tests.faults.support.invariants import Invariants
+from tests.faults.support.simulation import (
     Answer,
     Clients,
     Fault,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.faults.replicas import (
+from tests.faults.support.replicas import (
     LEASE_S,
     MODEL,
     Replica,

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.replicas import LEASE_S, background, frames_of, replicas, stream, wait_for
+from tests.faults.support.replicas import LEASE_S, background, frames_of, replicas, stream, wait_for
 from tests.golden.test_golden_flows import check_order
 
 from antiphon.application.tools.calls import LOST

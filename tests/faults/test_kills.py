@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults import noting_tools
-from tests.faults.observed_response import ObservedResponse, Reader
-from tests.faults.replicas import LEASE_S, Replica, background, replicas, wait_for
+from tests.faults.support import noting_tools
+from tests.faults.support.observed_response import ObservedResponse, Reader
+from tests.faults.support.replicas import LEASE_S, Replica, background, replicas, wait_for
 
 from antiphon.application.tools.calls import LOST
 
@@ -31,7 +31,7 @@ ENDED_WITHIN_S = LEASE_S + 5
 MODELS = ("scripted-chat", "scripted-harmony")
 TEXT = "word " * 60
 NOTES = {"type": "mcp", "server_label": "notes"}
-OPTIONS = ("--tool", "tests.faults.noting_tools:Notes", "--run-attempts", "1000")
+OPTIONS = ("--tool", "tests.faults.support.noting_tools:Notes", "--run-attempts", "1000")
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 HAS_SANDBOX = shutil.which("bwrap") is not None
 CODE_OPTIONS = ("--code-interpreter", "--code-cgroup", "off") if HAS_SANDBOX else ()

@@ -15,12 +15,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests import inward_urls
-from tests.faults import faulty_mcp
-from tests.faults.faulty_mcp import BODIES, EXCHANGES, FaultyServer
-from tests.faults.replicas import Replica, replicas, wait_for
+from tests.faults.support import faulty_mcp
+from tests.faults.support.faulty_mcp import BODIES, EXCHANGES, FaultyServer
+from tests.faults.support.replicas import Replica, replicas, wait_for
 from tests.http.conftest import MODELS, create, script
-from tests.inward_urls import LoopbackServer
+from tests.support import inward_urls
+from tests.support.inward_urls import LoopbackServer
 
 pytestmark = [
     pytest.mark.faults,

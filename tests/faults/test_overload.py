@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-from tests.security.load import Answer, send, send_at_rate
-from tests.security.server_probe import BUSY_FACTOR, probe_server
+from tests.security.support.load import Answer, send, send_at_rate
+from tests.security.support.server_probe import BUSY_FACTOR, probe_server
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key

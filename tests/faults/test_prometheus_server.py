@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.docs.test_dashboards import expressions
-from tests.faults.replicas import free_port
+from tests.faults.support.replicas import free_port
 from tests.http.conftest import create, script, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]

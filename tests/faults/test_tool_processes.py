@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.processes import is_process_alive
+from tests.support.processes import is_process_alive
 
 PROGRAM = Path(__file__).parents[1] / "adapters" / "tool_process.py"
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve", "--port", "0")

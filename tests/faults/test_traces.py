@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.replicas import MODEL, Replica, replicas, wait_for
+from tests.faults.support.replicas import MODEL, Replica, replicas, wait_for
 from websockets.sync.client import connect
 
 pytestmark = pytest.mark.faults

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.replicas import Replica, replicas, wait_for
+from tests.faults.support.replicas import Replica, replicas, wait_for
 from tests.http.conftest import create, frames, script, text_of
 from tests.upstreams.chat_faults import SECRET
 from tests.upstreams.chat_models import model_name, model_table

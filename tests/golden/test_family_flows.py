@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from dependency_injector import providers
-from tests import fake_mcp_server
 from tests.conftest import Running, settings_for
 from tests.http.conftest import frames
+from tests.support import fake_mcp_server
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.formats.chat_template import scripted_family

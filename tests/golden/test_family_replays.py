@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import fake_mcp_server
 from tests.conftest import Running, running, settings_for
+from tests.support import fake_mcp_server
 from tests.upstreams.chat_models import model_name, model_tables
 from tests.upstreams.chat_server import scripted_chat_server
 from tests.upstreams.chat_styles import STYLES

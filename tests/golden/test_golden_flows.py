@@ -21,9 +21,9 @@ import msgspec
 import pytest
 from msgspec import Struct
 from openai import OpenAI
-from tests import fake_mcp_server
-from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import MODELS, create, frames, script, wait_until
+from tests.support import fake_mcp_server
+from tests.support.fake_mcp_server import FakeMcpServer
 
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.lifecycle import OVER, START, advance

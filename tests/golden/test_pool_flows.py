@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from dependency_injector import providers
-from tests import fake_mcp_server
 from tests.conftest import Running, settings_for
+from tests.support import fake_mcp_server
 from tests.upstreams.token_server import (
     WIRES,
     TellingEngine,

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.with_workers import CONNECTIONS, NOBODY
+from tests.support.with_workers import CONNECTIONS, NOBODY
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("scripted-chat", "scripted-harmony")

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests import fake_mcp_server
-from tests.fake_mcp_server import TOOLS, FakeMcpServer
+from tests.support import fake_mcp_server
+from tests.support.fake_mcp_server import TOOLS, FakeMcpServer
 
 from .conftest import MODELS, create, frames, script, wait_until
 

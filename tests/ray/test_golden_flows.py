@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import fake_mcp_server
 from tests.golden.test_golden_flows import (
     FLOWS,
     FLOWS_AT,
@@ -21,6 +20,7 @@ from tests.golden.test_golden_flows import (
     streamed,
 )
 from tests.ray.cluster import Cluster
+from tests.support import fake_mcp_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 

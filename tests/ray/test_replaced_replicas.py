@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.replicas import wait_for
+from tests.faults.support.replicas import wait_for
 from tests.faults.test_stopping_server import LONG, SHORT, SILENT, Reader, body
 from tests.ray.cluster import Cluster
 from tests.ray.test_two_replicas import create, ended, read

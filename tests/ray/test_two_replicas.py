@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.replicas import background, frames_of, stream, wait_for
-from tests.http.websocket_client import LAST, Client
+from tests.faults.support.replicas import background, frames_of, stream, wait_for
+from tests.http.wire.websocket_client import LAST, Client
 from tests.ray.cluster import HA_PROXY, Cluster
 from websockets.sync.client import connect
 

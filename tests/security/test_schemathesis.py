@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from .server_probe import probe_server
+from tests.security.support.server_probe import probe_server
 
 CASES = int(os.environ.get("ANTIPHON_TEST_CASES", "500"))
 OPERATIONS = 51

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.security.other_tenant import client_of, make_keys
-from tests.security.server_probe import MAX_GROWTH_BYTES, probe_server
+from tests.security.support.other_tenant import client_of, make_keys
+from tests.security.support.server_probe import MAX_GROWTH_BYTES, probe_server
 
 pytestmark = pytest.mark.faults
 

@@ -118,7 +118,7 @@ EXAMPLES = (
         from antiphon.adapters.engines.scripted.engine import ScriptedEngine
         from antiphon.application.ports import EngineRequest, Prompt, Sampling, Turn
         from antiphon.testing.scripts import script
-        from tests.engines.conftest import WordMarkup
+        from tests.adapters.engines.conftest import WordMarkup
 
         class CountingMarkup(WordMarkup):
             def read(self, token_ids):
@@ -156,7 +156,7 @@ EXAMPLES = (
     Example(
         "sandboxes",
         "SandboxesContract",
-        "from tests.toy_sandboxes import ToySandboxes as MySandboxes",
+        "from tests.support.toy_sandboxes import ToySandboxes as MySandboxes",
     ),
     Example(
         "embeddings",

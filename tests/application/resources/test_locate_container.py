@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from tests.toy_sandboxes import ToySandboxes
+from tests.support.toy_sandboxes import ToySandboxes
 
 from antiphon.application.ports import OtherServers
 from antiphon.application.resources.containers import FindContainer, ListContainers

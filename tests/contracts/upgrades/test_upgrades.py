@@ -18,7 +18,7 @@ import pytest
 import redis.asyncio as aio
 from redis.exceptions import ResponseError
 from tests.contracts.conftest import POSTGRES, REDIS, redis_prefix
-from tests.contracts.test_sqlite_runs import KILLED
+from tests.contracts.stores.test_sqlite_runs import KILLED
 
 from antiphon.adapters.stores.file_lock import FileLock
 from antiphon.adapters.stores.inspection import inspect_redis, inspect_sqlite

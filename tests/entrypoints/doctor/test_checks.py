@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from tests.object_store import CREDENTIALS, keys_in, new_bucket, s3_server
-from tests.security.certificates import write_certificate
+from tests.security.support.certificates import write_certificate
+from tests.support.object_store import CREDENTIALS, keys_in, new_bucket, s3_server
 
 from antiphon.adapters.sandboxes.cgroups import CgroupUnavailable
 from antiphon.adapters.sandboxes.cgroups import find as find_cgroups

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fake_mcp_server import site
+from tests.support.fake_mcp_server import site
 
 pytestmark = pytest.mark.slow
 
