@@ -7,9 +7,7 @@ the reader of a log can send from a callback, and needs its task only for the re
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 def start_eagerly(coroutine: Coroutine[Any, Any, None]) -> Awaitable[None] | None:
@@ -21,19 +19,19 @@ def start_eagerly(coroutine: Coroutine[Any, Any, None]) -> Awaitable[None] | Non
         waits_for = coroutine.send(None)
     except StopIteration:
         return None
-    return Rest(coroutine, waits_for)
+    return _Rest(coroutine, waits_for)
 
 
-class Rest(Generic[T]):
-    """A coroutine that has been started and waits. Awaiting it gives the coroutine's result."""
+class _Rest:
+    """A coroutine that has been started and waits, to be awaited."""
 
     __slots__ = ("_coroutine", "_waits_for")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], waits_for: Any) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
         self._coroutine = coroutine
         self._waits_for = waits_for
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, None]:
         # What `yield from` does, but from the second step on.
         coroutine, waits_for = self._coroutine, self._waits_for
         try:
@@ -47,6 +45,5 @@ class Rest(Generic[T]):
                     waits_for = coroutine.throw(exc)
                 else:
                     waits_for = coroutine.send(value)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        except StopIteration:
+            return

@@ -7,11 +7,10 @@ would wait for a third of a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from antiphon.application.support.eager import Rest
 from antiphon.application.support.round_robin import RoundRobin
 from antiphon.application.support.tasks import call_soon_for_all
 
@@ -21,44 +20,38 @@ PORTION_S = 0.005
 
 
 class LoopPortions:
-    """Runs work until this iteration of the loop has worked `portion_s`; the rest takes turns.
+    """Starts work until this iteration of the loop has taken `portion_s`; the rest takes turns.
 
-    Then each iteration starts one piece of work, of each tenant in turn. What counts is the time up
-    to the first wait of a coroutine: one that waits for a thread does not hold up the others.
+    Then each iteration starts one piece of work, of each tenant in turn. The time of an iteration
+    counts from the first work that it starts.
     """
 
     def __init__(self, portion_s: float = PORTION_S) -> None:
         self._portion_s = portion_s
-        self._worked_s = 0.0
-        """In this iteration."""
+        self._started_at: float | None = None
+        """When the first work of this iteration started, if any."""
         self._waiting: RoundRobin[str, asyncio.Future[None]] = RoundRobin()
-        self._is_scheduled = False
 
-    async def run(self, tenant: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run(self, tenant: str, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `work()`, started in turn."""
-        if self._waiting or self._worked_s >= self._portion_s:
+        if self._waiting or self._is_over():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(tenant, turn)
             await turn
-        coroutine = work()
-        started_at = perf_counter()
-        try:
-            waits_for = coroutine.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            self._worked_s += perf_counter() - started_at
-            self._schedule()
-        return await Rest(coroutine, waits_for)
+        self._schedule()
+        return await work()
+
+    def _is_over(self) -> bool:
+        started_at = self._started_at
+        return started_at is not None and perf_counter() - started_at >= self._portion_s
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if self._started_at is None:
+            self._started_at = perf_counter()
             call_soon_for_all(self._begin_iteration)
 
     def _begin_iteration(self) -> None:
-        self._worked_s, self._is_scheduled = 0.0, False
+        self._started_at = None
         while self._waiting:
             self._schedule()
             turn = self._waiting.pop()
