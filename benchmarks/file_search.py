@@ -19,7 +19,7 @@ from antiphon.adapters.stores.files.store import MemoryFileStore
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import FileToAdd, StoredFile
 from antiphon.application.resources.indexing import IndexFiles
-from antiphon.domain.vector_stores import ChunkSizes, VectorStore
+from antiphon.domain.retrieval.vector_stores import ChunkSizes, VectorStore
 
 TENANT = "bench"
 WORDS_A_FILE = 4000

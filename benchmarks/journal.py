@@ -26,7 +26,7 @@ from antiphon.application.runs.journal import DurableJournal, ForegroundJournal,
 from antiphon.application.runs.stored_events import StoredEvents
 from antiphon.domain import events as e
 from antiphon.domain.events import Event
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 EVENTS = 16_000

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.domain import conversation as c
-from antiphon.domain.decoding import decode_request
+from antiphon.domain.history import conversation as c
+from antiphon.domain.requests.decoding import decode_request
 from antiphon.entrypoints.http.wire.bodies import BodyLimits, check_complexity
 
 ITEMS = 2_000

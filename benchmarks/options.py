@@ -26,7 +26,7 @@ from pathlib import Path
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
-from antiphon.domain.limits import KeyPolicy, parse_limits
+from antiphon.domain.access.limits import KeyPolicy, parse_limits
 from benchmarks.load import LoadFailed
 from benchmarks.run import antiphon, measure_round, spread, warm_up
 from benchmarks.server_process import Server, StartFailed

@@ -22,7 +22,7 @@ from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import EventChunk, Lease, NewRun, StoredItem, StoredResponse
 from antiphon.domain import events as e
 from antiphon.domain.items import Message
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 EVENTS = 100_000
 RESPONSES = 2_000

@@ -19,14 +19,15 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, structs
 from msgspec import inspect as mi
 
-from antiphon.domain import content, items, tools, vector_stores
-from antiphon.domain import request as requests
+from antiphon.domain import content, items, tools
 from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS
-from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
-from antiphon.domain.response import Response
-from antiphon.domain.vector_stores import MAX_FLOAT
+from antiphon.domain.requests import request as requests
+from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.response import Response
+from antiphon.domain.retrieval import vector_stores
+from antiphon.domain.retrieval.vector_stores import MAX_FLOAT
 from antiphon.domain.vocabulary.steps import State
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.errors import STATUS

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from antiphon.domain.content import Annotation, Logprob
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 
 class Delta(Struct, frozen=True, gc=False):

@@ -53,7 +53,7 @@ from antiphon.domain.kinds.shell import ShellOutputDone as ShellOutputDone
 from antiphon.domain.kinds.web_search import WebSearchCompleted as WebSearchCompleted
 from antiphon.domain.kinds.web_search import WebSearchInProgress as WebSearchInProgress
 from antiphon.domain.kinds.web_search import WebSearchSearching as WebSearchSearching
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.domain.vocabulary.event import Event as Event
 from antiphon.domain.vocabulary.event import ItemEvent as ItemEvent
 from antiphon.domain.vocabulary.event import PartAdded as PartAdded

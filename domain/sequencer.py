@@ -19,9 +19,9 @@ from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import ERROR, RUNNING, START, advance
-from antiphon.domain.metrics import ResponseMetrics
-from antiphon.domain.response import Failure, IncompleteDetails, Response
-from antiphon.domain.usage import TurnUsage, per_turn, total
+from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.response import Failure, IncompleteDetails, Response
+from antiphon.domain.responses.usage import TurnUsage, per_turn, total
 
 
 class Sequencer:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from antiphon.domain.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
+from antiphon.domain.access.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
 from antiphon.entrypoints import settings as s
 from antiphon.entrypoints.commands.doctor.command import doctor
 from antiphon.entrypoints.commands.explain.command import explain, replay

@@ -12,7 +12,7 @@ from antiphon.domain.content import text_of
 from antiphon.domain.deltas import TextDelta, TurnEnd
 from antiphon.domain.errors import RequestError, input_too_long
 from antiphon.domain.items import Message
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 
 class Options(Struct):  # what its table has besides the fields that all models have

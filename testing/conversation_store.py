@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.application.ports import Store, StorePageQuery
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotInList, StoreError
-from antiphon.domain.response import (
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import (
     TERMINAL,
 )
 from antiphon.testing.samples import (

@@ -10,7 +10,7 @@ import pytest
 from antiphon.application.ports import EventBatches, EventLog
 from antiphon.domain import events as e
 from antiphon.domain.errors import NotFound
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.testing.loop_turns import count_turns
 
 ID = "resp_1"

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.application.ports import ApiKey, Store
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import StoreError
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 from antiphon.testing.store_fixtures import StoreFixtures
 
 POLICY = KeyPolicy(

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from antiphon.application.ports import NewRun, Store, StorePageQuery
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound
-from antiphon.domain.metrics import ResponseMetrics
-from antiphon.domain.response import Failure
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.response import Failure
 from antiphon.testing.samples import OWNER, THEM, US, finished_response, new_response
 from antiphon.testing.store_calls import create_and_finish, create_conversation, finish
 from antiphon.testing.store_fixtures import StoreFixtures

@@ -17,7 +17,7 @@ from antiphon.application.ports import Model, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item, Message
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
 TurnFactory = Callable[..., Turn]

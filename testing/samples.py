@@ -25,8 +25,8 @@ from antiphon.domain.content import (
     TopLogprob,
     UrlCitation,
 )
-from antiphon.domain.request import PromptParam
-from antiphon.domain.response import (
+from antiphon.domain.requests.request import PromptParam
+from antiphon.domain.responses.response import (
     ConversationRef,
     Failure,
     IncompleteDetails,
@@ -34,7 +34,7 @@ from antiphon.domain.response import (
     Response,
     TextConfig,
 )
-from antiphon.domain.usage import TurnUsage, per_turn, total
+from antiphon.domain.responses.usage import TurnUsage, per_turn, total
 
 US, THEM = "us", "them"
 RUNNING_STATUSES = ("queued", "in_progress")

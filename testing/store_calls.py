@@ -16,9 +16,9 @@ from antiphon.application.ports import (
     StorePageQuery,
     WebhookDelivery,
 )
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, NotFound
-from antiphon.domain.response import (
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import (
     Response,
 )
 from antiphon.testing.samples import (

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery, Vectors, VectorStores
 from antiphon.domain.errors import NotFound, NotInList
-from antiphon.domain.file_filters import parse_filter
-from antiphon.domain.ranking import Passage
-from antiphon.domain.text_chunks import TextChunk
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.file_filters import parse_filter
+from antiphon.domain.retrieval.ranking import Passage
+from antiphon.domain.retrieval.text_chunks import TextChunk
+from antiphon.domain.retrieval.vector_stores import (
     ChunkSizes,
     ExpiresAfter,
     FileBatch,

@@ -22,8 +22,8 @@ from antiphon.adapters.formats.tools import (
 from antiphon.adapters.formats.turn_cache import Author, TurnCache
 from antiphon.domain import content as c
 from antiphon.domain import items as i
-from antiphon.domain.conversation import view_of
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import view_of
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.mcp import called_mcp_name
 from antiphon.domain.tools import ToolSpec

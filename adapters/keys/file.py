@@ -23,8 +23,7 @@ from msgspec import Meta, Struct
 
 from antiphon.adapters.file_state import state_of
 from antiphon.application.ports import ApiKey
-from antiphon.domain.errors import SettingsError
-from antiphon.domain.limits import (
+from antiphon.domain.access.limits import (
     SCOPES,
     Amount,
     KeyPolicy,
@@ -34,6 +33,7 @@ from antiphon.domain.limits import (
     check_limit_names,
     parse_host,
 )
+from antiphon.domain.errors import SettingsError
 
 logger = logging.getLogger("antiphon.keys")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from antiphon.application.ports import PromptTemplates
 from antiphon.domain.errors import RequestError, SettingsError
-from antiphon.domain.prompt_templates import PromptTemplate, template_of
+from antiphon.domain.requests.prompt_templates import PromptTemplate, template_of
 
 _NUMBER = re.compile(r"(\d+)")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import EventChunk, Lease, NewRun, Store, StoredResponse
 from antiphon.domain.errors import NotFound
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 # Longer than any start takes; otherwise another server could sweep the test response too early.
 EXPIRES_AFTER_S = 3600

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.application.ports import ApiKey, StoredItem
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import StoreError
 from antiphon.domain.items import AnyItem
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 _encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode

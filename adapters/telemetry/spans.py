@@ -19,8 +19,8 @@ from antiphon.application.ports import EndedRun
 from antiphon.application.telemetry import trace_ids
 from antiphon.application.telemetry.recorder import in_microseconds
 from antiphon.application.telemetry.trace_ids import TraceIds
-from antiphon.domain.metrics import MODEL_TURNS, ToolCallMetrics, TurnMetrics
-from antiphon.domain.usage import Usage
+from antiphon.domain.responses.metrics import MODEL_TURNS, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.usage import Usage
 
 Value = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, Value | None]

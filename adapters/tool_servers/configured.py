@@ -16,9 +16,9 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
-from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.kinds.mcp import REDACTED
+from antiphon.domain.offers import mcp
 from antiphon.domain.tools import McpTool
 
 MIN_SECRET_LENGTH = 4

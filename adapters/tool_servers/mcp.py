@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.application.telemetry.trace_context import TRACE_HEADERS
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
-from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_headers, check_url
+from antiphon.domain.offers.mcp import LOST, TIMED_OUT, TOO_LARGE, check_headers, check_url
 from antiphon.domain.tools import McpTool
 
 if TYPE_CHECKING:

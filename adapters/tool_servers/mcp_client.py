@@ -22,7 +22,7 @@ from antiphon.adapters.fetching import GuardedPools
 from antiphon.adapters.tool_servers.mcp import CallFailed, protocol_error, too_large_error
 from antiphon.application.ports import Json, ToolResult
 from antiphon.domain.errors import FetchRefused
-from antiphon.domain.mcp import LOST
+from antiphon.domain.offers.mcp import LOST
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from antiphon.adapters.tool_servers.configured import redact
 from antiphon.adapters.tool_servers.line_splitter import LineSplitter, TruncatedLine
 from antiphon.adapters.tool_servers.mcp import CallFailed, protocol_error, too_large_error
 from antiphon.adapters.tool_servers.mcp_client import MAX_MESSAGE_LENGTH, McpClient
-from antiphon.domain.mcp import LOST, TOO_LARGE
+from antiphon.domain.offers.mcp import LOST, TOO_LARGE
 
 logger = logging.getLogger("antiphon.tools")
 

@@ -25,7 +25,7 @@ from antiphon.adapters.tool_servers.mcp import (
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import ToolServerError
-from antiphon.domain.mcp import LOST
+from antiphon.domain.offers.mcp import LOST
 
 logger = logging.getLogger("antiphon.tools")
 

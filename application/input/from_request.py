@@ -10,20 +10,21 @@ from msgspec import UNSET
 
 from antiphon.application.ports import Constraint, Model, Sampling, Turn
 from antiphon.application.ports.sampling import ALL_AT_ONCE
-from antiphon.domain.checks import constraint_of
-from antiphon.domain.conversation import ActiveConfiguration
-from antiphon.domain.decoding import read
+from antiphon.domain.access.service_tiers import priority_of, tier_of
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import ActiveConfiguration
 from antiphon.domain.items import Item
-from antiphon.domain.offers import Offer
-from antiphon.domain.request import (
+from antiphon.domain.offers.offer import Offer
+from antiphon.domain.requests.checks import constraint_of
+from antiphon.domain.requests.decoding import read
+from antiphon.domain.requests.request import (
     AnyFormat,
     CreateResponse,
     PlainFormat,
     PromptCacheOptions,
     TextParams,
 )
-from antiphon.domain.response import (
+from antiphon.domain.responses.response import (
     CacheConfig,
     ConversationRef,
     InputTransformation,
@@ -31,7 +32,6 @@ from antiphon.domain.response import (
     Response,
     TextConfig,
 )
-from antiphon.domain.service_tiers import priority_of, tier_of
 
 VERBOSITY = {
     "low": "Keep your answer short: only what was asked for, in as few words as it takes.",

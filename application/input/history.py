@@ -13,11 +13,11 @@ from antiphon.application.ports import (
 )
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
-from antiphon.domain.conversation import Entry
-from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError, conversation_not_found
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import Response
+from antiphon.domain.history.conversation import Entry
+from antiphon.domain.requests.decoding import decode_item
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import Response
 
 MAX_LOADS_OF_TENANT = 2
 """How many histories of a tenant are loaded at a time. One may have any number of items; if all

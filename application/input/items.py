@@ -10,11 +10,11 @@ from msgspec import Raw
 from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
-from antiphon.domain import conversation as c
 from antiphon.domain import items as i
-from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.include_filter import may_have_hidden_fields, restore_hidden_fields
+from antiphon.domain.history import conversation as c
+from antiphon.domain.history.include_filter import may_have_hidden_fields, restore_hidden_fields
+from antiphon.domain.requests.decoding import decode_item
 
 RESOLVED_WITHOUT_PAUSE = 100
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from antiphon.application.ports import PromptTemplates
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.prompt_templates import expand
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.prompt_templates import expand
+from antiphon.domain.requests.request import CreateResponse
 
 
 class ExpandPrompt:

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from antiphon.application.input.media import LoadMedia
 from antiphon.application.ports import Model, Unseal
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
-from antiphon.domain import conversation as c
 from antiphon.domain import items as i
-from antiphon.domain.compaction import expand_compaction, unreadable_compaction
 from antiphon.domain.content import ReasoningText
-from antiphon.domain.response import InputTransformation
+from antiphon.domain.history import conversation as c
+from antiphon.domain.history.compaction import expand_compaction, unreadable_compaction
+from antiphon.domain.responses.response import InputTransformation
 
 
 class ShownItems(Struct, frozen=True, kw_only=True):

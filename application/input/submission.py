@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from antiphon.application.ports import StoredItem
 from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
-from antiphon.domain.callers import Caller
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.requests.request import CreateResponse
 
 ClientLeft = Callable[[], Awaitable[object]]
 """Returns when the client has left."""

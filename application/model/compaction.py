@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from antiphon.application.model.wrapping import HiddenTurn
 from antiphon.application.ports import ModelTurn, Sampling, Turn, TurnFacts
 from antiphon.domain import deltas as d
-from antiphon.domain.compaction import REQUEST, text_to_seal
 from antiphon.domain.errors import EngineError
+from antiphon.domain.history.compaction import REQUEST, text_to_seal
 from antiphon.domain.items import Item, Message
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ToolChoice
 
 MAX_SUMMARY_TOKENS = 4096

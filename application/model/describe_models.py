@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from antiphon.application.model.models import READY, Models
 from antiphon.application.ports import Model
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import EngineDead
-from antiphon.domain.limits import KeyPolicy
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from antiphon.application.ports import Model
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import EngineDead, ModelUnavailable, NotFound, RequestError
-from antiphon.domain.limits import KeyPolicy
 
 logger = logging.getLogger("antiphon.models")
 

@@ -14,8 +14,8 @@ from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
 from antiphon.domain.items import Message
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import ToolChoice
-from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 

@@ -43,7 +43,7 @@ from antiphon.domain.errors import (
     input_too_long,
 )
 from antiphon.domain.items import Item
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 MAX_COUNTED_CONTEXTS = 8
 """Counting goes on past the end of the context, so that a client learns how much to leave out. It

@@ -10,8 +10,8 @@ import msgspec
 from antiphon.application.ports import Json, ModelTurn, TurnFacts
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import AnyTool
-from antiphon.domain.usage import TurnUsage
 
 
 def tool_searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from antiphon.application.ports import Turn
 from antiphon.application.support.lengths import length_of
 from antiphon.application.support.threads import ITEM_BYTES, WALK_BYTES, run_in_thread
-from antiphon.domain.conversation import droppable_groups
+from antiphon.domain.history.conversation import droppable_groups
 from antiphon.domain.items import Item
 
 RESERVED_CONTEXT_DIVISOR = 4

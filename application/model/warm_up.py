@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from antiphon.application.model.wrapping import HiddenTurn
 from antiphon.application.ports import Json, Turn, TurnFacts
 from antiphon.domain.deltas import Delta, TurnEnd
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 
 def shortest_turn(turn: Turn) -> Turn:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from antiphon.application.ports import Json, ModelTurn, TurnFacts, TurnTranscript
 from antiphon.domain.items import Item
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 
 class TurnWrapper(ModelTurn):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.metrics import CallResult
+from antiphon.domain.responses.metrics import CallResult
 
 
 class ToolCallRecord(Struct, frozen=True, kw_only=True):

@@ -15,10 +15,10 @@ from antiphon.domain.content import Logprob
 from antiphon.domain.deltas import Delta
 from antiphon.domain.items import Item
 from antiphon.domain.json import Json
-from antiphon.domain.metrics import TurnKind
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.metrics import TurnKind
+from antiphon.domain.responses.response import TextConfig
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import ToolChoice, ToolSpec
-from antiphon.domain.usage import TurnUsage
 
 
 class TurnProgress(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Protocol
 
-from antiphon.domain.prompt_templates import PromptTemplate
+from antiphon.domain.requests.prompt_templates import PromptTemplate
 
 
 class PromptTemplates(Protocol):

@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.metrics import ResponseMetrics
-from antiphon.domain.response import Response
-from antiphon.domain.usage import Usage
+from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.usage import Usage
 
 Labels = tuple[str, ...]
 

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.file_filters import Filter
 from antiphon.domain.json import Json
-from antiphon.domain.ranking import Passage
-from antiphon.domain.text_chunks import TextChunk
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.file_filters import Filter
+from antiphon.domain.retrieval.ranking import Passage
+from antiphon.domain.retrieval.text_chunks import TextChunk
+from antiphon.domain.retrieval.vector_stores import (
     ChunkSizes,
     FileBatch,
     IndexingError,

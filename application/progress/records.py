@@ -11,8 +11,8 @@ from msgspec import Struct
 from antiphon.application.ports import Step
 from antiphon.domain.content import Logprob
 from antiphon.domain.errors import CorruptLog
-from antiphon.domain.metrics import TurnMetrics
-from antiphon.domain.traces import TracedDelta
+from antiphon.domain.responses.metrics import TurnMetrics
+from antiphon.domain.responses.traces import TracedDelta
 
 Row = Sequence[Any]
 """A step: its tokens and its text; the first, the last and those with logprobs have three more: the

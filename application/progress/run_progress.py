@@ -38,9 +38,9 @@ from antiphon.application.progress.records import (
 )
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import CannotResume
-from antiphon.domain.metrics import TurnMetrics
-from antiphon.domain.traces import from_traced, to_traced
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.metrics import TurnMetrics
+from antiphon.domain.responses.traces import from_traced, to_traced
+from antiphon.domain.responses.usage import TurnUsage
 
 
 class RunProgress:

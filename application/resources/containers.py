@@ -32,7 +32,7 @@ from antiphon.domain.errors import (
     SandboxesBusy,
 )
 from antiphon.domain.json import Json
-from antiphon.domain.request import NewContainer
+from antiphon.domain.requests.request import NewContainer
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from antiphon.application.ports import (
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import NotFound, conversation_not_found
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.request import CreateResponse
 
 
 class ClaimConversation:

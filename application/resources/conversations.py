@@ -17,10 +17,10 @@ from antiphon.application.ports import (
 from antiphon.application.resources.quotas import CheckQuota, len_of
 from antiphon.application.support.listing import ListPage, list_matching, read_page
 from antiphon.application.support.paging import Page
-from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
+from antiphon.domain.history.conversation import Conversation, check_ids
 from antiphon.domain.items import AnyItem
-from antiphon.domain.request import NewConversation, NewItems, NewMetadata
+from antiphon.domain.requests.request import NewConversation, NewItems, NewMetadata
 
 
 class CreateConversation:

@@ -26,8 +26,8 @@ from antiphon.domain.errors import (
     StoreError,
     UnsupportedDocument,
 )
-from antiphon.domain.text_chunks import TextChunk, text_chunks
-from antiphon.domain.vector_stores import IndexingError
+from antiphon.domain.retrieval.text_chunks import TextChunk, text_chunks
+from antiphon.domain.retrieval.vector_stores import IndexingError
 
 logger = logging.getLogger("antiphon.indexing")
 

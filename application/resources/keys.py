@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from antiphon.application.ports import ApiKey, Clock, NewId
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError, Unauthenticated
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 
 KEY_PREFIX = "ak-"
 """Lets people, and scanners for leaked secrets, recognize a key."""

@@ -25,9 +25,8 @@ from msgspec.structs import replace
 from antiphon.application.ports import Charge, Clock, RunSlot, UsageStore
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
-from antiphon.domain.callers import Caller
-from antiphon.domain.errors import LimitExceeded
-from antiphon.domain.limits import (
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import (
     KINDS,
     MINUTE_S,
     RUNS,
@@ -35,7 +34,8 @@ from antiphon.domain.limits import (
     Quantity,
     format_duration,
 )
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.errors import LimitExceeded
+from antiphon.domain.responses.usage import TurnUsage
 
 KEPT_WINDOWS = 2
 """A counter is kept for its window and the next, in which late corrections arrive."""

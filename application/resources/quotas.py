@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from antiphon.application.ports import ResponseStore, StorageUsage
 from antiphon.domain.errors import QuotaExceeded
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.request import CreateResponse
 
 CACHE_TTL_S = 5.0
 """Seconds for which the usage that a store reported counts as current."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.application.ports import Clock, TokenVerifier
 from antiphon.application.resources.keys import MAX_NAME_LENGTH, hash_of, read_tenant
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import InvalidToken
 
 MAX_CACHED_TOKENS = 10_000

@@ -21,9 +21,9 @@ from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.support.paging import L, Page
 from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.file_filters import Filter
-from antiphon.domain.ranking import RankedPassage, rank_passages, weights_of
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.file_filters import Filter
+from antiphon.domain.retrieval.ranking import RankedPassage, rank_passages, weights_of
+from antiphon.domain.retrieval.vector_stores import (
     AnyChunking,
     ChunkSizes,
     FileBatch,

@@ -25,7 +25,7 @@ from antiphon.application.support.periodic import run_periodically
 from antiphon.application.telemetry.log_context import log_as
 from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.domain.errors import FetchError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 logger = logging.getLogger("antiphon.webhooks")
 

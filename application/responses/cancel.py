@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.application.ports import ResponseStore
 from antiphon.application.runs.stop import StopRun
 from antiphon.domain.errors import RequestError
-from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.responses.response import TERMINAL, Response
 
 
 class CancelResponse:

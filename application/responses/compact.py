@@ -14,11 +14,11 @@ from antiphon.application.input.submission import Submission
 from antiphon.application.ports import NewId
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
-from antiphon.domain.response import Response
-from antiphon.domain.usage import Usage
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.usage import Usage
 
 TRIGGER = entry(CompactionTrigger()).raw
 

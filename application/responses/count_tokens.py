@@ -11,8 +11,8 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.submission import Submission
 from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.runs.prepare_turn import PrepareTurn
-from antiphon.domain.checks import check_conversation
-from antiphon.domain.limits import LimitState
+from antiphon.domain.access.limits import LimitState
+from antiphon.domain.requests.checks import check_conversation
 
 
 class TokenCount(Struct, frozen=True, kw_only=True):

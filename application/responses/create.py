@@ -20,9 +20,14 @@ from antiphon.application.responses.admission import Admission
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
-from antiphon.domain.checks import check_request
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.service_tiers import highest_tier_of, limit_tier, priority_of, with_tier_of
+from antiphon.domain.access.service_tiers import (
+    highest_tier_of,
+    limit_tier,
+    priority_of,
+    with_tier_of,
+)
+from antiphon.domain.requests.checks import check_request
+from antiphon.domain.requests.request import CreateResponse
 
 
 class CallerBounds(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.application.ports import EventLog, ResponseStore
 from antiphon.application.runs.stop import StopRun
-from antiphon.domain.response import TERMINAL
+from antiphon.domain.responses.response import TERMINAL
 
 
 class DeleteResponse:

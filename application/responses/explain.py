@@ -18,8 +18,8 @@ from antiphon.application.support.threads import compute_in_thread
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.events import Event
-from antiphon.domain.response import TERMINAL, Response
-from antiphon.domain.traces import (
+from antiphon.domain.responses.response import TERMINAL, Response
+from antiphon.domain.responses.traces import (
     Bundle,
     PrefixComparison,
     TimedEvent,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from antiphon.application.ports import Store
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.domain.errors import NotFound
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 QUEUED_EVENTS = 2
 """`created` and `queued`: a third event in the log shows that the run has started."""

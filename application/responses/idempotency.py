@@ -28,8 +28,8 @@ from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
-from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
+from antiphon.domain.requests.decoding import decode_any
 
 HEADER = "Idempotency-Key"
 KEY_TTL_S = 24 * 3600

@@ -13,7 +13,7 @@ from antiphon.application.ports import (
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.listing import ListPage, list_matching
-from antiphon.domain.response_lists import ResponseFilter, ResponseSummary
+from antiphon.domain.responses.response_lists import ResponseFilter, ResponseSummary
 
 
 class ListResponses:

@@ -19,9 +19,9 @@ from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.recorder import RunRecorder
-from antiphon.domain.conversation import Entry
-from antiphon.domain.limits import LimitState
-from antiphon.domain.response import Response
+from antiphon.domain.access.limits import LimitState
+from antiphon.domain.history.conversation import Entry
+from antiphon.domain.responses.response import Response
 
 
 class PreparedResponse(Struct, frozen=True, kw_only=True):

@@ -39,12 +39,12 @@ from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
-from antiphon.domain import conversation as c
+from antiphon.domain.access.limits import LimitState
 from antiphon.domain.errors import ConcurrencyLimitExceeded, EngineDead, NotFound, StoreError
 from antiphon.domain.events import Event
-from antiphon.domain.include_filter import METRICS
-from antiphon.domain.limits import LimitState
-from antiphon.domain.response import Response
+from antiphon.domain.history import conversation as c
+from antiphon.domain.history.include_filter import METRICS
+from antiphon.domain.responses.response import Response
 
 logger = logging.getLogger("antiphon.requests")
 DAY_S = 24 * 60 * 60

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from antiphon.application.ports import Lease
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.errors import ServerShuttingDown
-from antiphon.domain.response import TERMINAL, Response
-from antiphon.domain.response_lists import ResponseSummary
+from antiphon.domain.responses.response import TERMINAL, Response
+from antiphon.domain.responses.response_lists import ResponseSummary
 
 SHUTTING_DOWN = "the server is shutting down"
 LEASE_LOST = "the lease is lost"

@@ -13,9 +13,9 @@ from msgspec import Raw
 from antiphon.application.ports import Seal, Unseal
 from antiphon.application.resources.limits import RunCharge
 from antiphon.application.support.threads import run_in_thread
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.decoding import decode_request
+from antiphon.domain.requests.request import CreateResponse
 
 _encode = msgspec.json.Encoder().encode
 _decode_charged = msgspec.json.Decoder(tuple[RunCharge, Raw]).decode

@@ -26,7 +26,7 @@ from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.errors import LeaseLost, NotFound
 from antiphon.domain.events import EVENT_TYPES, Event
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 MAX_EVENTS = 4096
 MAX_BYTES = 1 << 20

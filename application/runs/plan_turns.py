@@ -14,12 +14,12 @@ from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
-from antiphon.domain import mcp
-from antiphon.domain.compaction import items_to_keep
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
+from antiphon.domain.history.compaction import items_to_keep
 from antiphon.domain.items import CompactionTrigger
-from antiphon.domain.offers import mcp_servers_of
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.offers import mcp
+from antiphon.domain.offers.offer import mcp_servers_of
+from antiphon.domain.requests.request import CreateResponse
 
 DEFAULT_COMPACT_THRESHOLD = 0.8
 """The fraction of the context length at which a conversation is compacted by default."""

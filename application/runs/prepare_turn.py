@@ -24,15 +24,15 @@ from antiphon.application.support.threads import (
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
 from antiphon.application.tools.offers import NO_TOOLS, KnownTools, OfferTools, json_bytes_of
-from antiphon.domain import conversation as c
-from antiphon.domain import mcp
-from antiphon.domain.ignored import ignored_paths, refuse_ignored
+from antiphon.domain.access.rights import check_urls
+from antiphon.domain.history import conversation as c
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import Offer
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import InputTransformation
-from antiphon.domain.rights import check_urls
-from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
+from antiphon.domain.offers import mcp
+from antiphon.domain.offers.offer import Offer
+from antiphon.domain.offers.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
+from antiphon.domain.requests.ignored import ignored_paths, refuse_ignored
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import InputTransformation
 
 TOOL_BYTE_COST = 8
 """A tool's JSON is decoded, checked and encoded, and a grammar in it is parsed."""

@@ -32,8 +32,7 @@ from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.request_context import RequestContext
-from antiphon.domain.callers import Caller
-from antiphon.domain.checks import check_request
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import (
     CorruptLog,
     EngineDead,
@@ -45,12 +44,13 @@ from antiphon.domain.errors import (
     ServerShuttingDown,
 )
 from antiphon.domain.events import Event
-from antiphon.domain.include_filter import METRICS
+from antiphon.domain.history.include_filter import METRICS
 from antiphon.domain.items import AnyItem
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import TERMINAL, Failure
+from antiphon.domain.requests.checks import check_request
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import TERMINAL, Failure
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
-from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 

@@ -12,7 +12,7 @@ from antiphon.application.runs.event_chunks import lines_of
 from antiphon.application.runs.journal import Journal
 from antiphon.domain.errors import RunDiverged
 from antiphon.domain.events import RESPONSE_EVENTS, Error, Event
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 

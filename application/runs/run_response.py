@@ -38,8 +38,8 @@ from antiphon.application.support.retry import retry
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.application.telemetry.log_context import REQUEST_ID, RESPONSE_ID
 from antiphon.application.telemetry.recorder import RunRecorder
-from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
+from antiphon.domain.access.redaction import without_secrets_and_files
 from antiphon.domain.errors import (
     AntiphonError,
     CannotResume,
@@ -52,11 +52,11 @@ from antiphon.domain.errors import (
     StoreError,
 )
 from antiphon.domain.events import Event
+from antiphon.domain.history import conversation as c
 from antiphon.domain.items import AnyItem
-from antiphon.domain.redaction import without_secrets_and_files
-from antiphon.domain.response import TERMINAL, Failure, Response
+from antiphon.domain.responses.response import TERMINAL, Failure, Response
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
-from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 

@@ -8,8 +8,8 @@ from functools import partial
 from antiphon.application.ports import Clock, NewId, Seal
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.domain.events import Event
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import Response
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 

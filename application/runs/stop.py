@@ -11,7 +11,7 @@ from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import StoreError
-from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.responses.response import TERMINAL, Response
 
 MAX_ATTEMPTS = 5
 RETRY_DELAY_S = 0.1

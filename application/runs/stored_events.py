@@ -25,7 +25,7 @@ from antiphon.application.support.retry import retry
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import CorruptLog, NotFound, StoreError
 from antiphon.domain.events import TERMINAL, Error, Event
-from antiphon.domain.response import TERMINAL as TERMINAL_STATUSES
+from antiphon.domain.responses.response import TERMINAL as TERMINAL_STATUSES
 
 MAX_BATCH = 256
 """Events that a reader gets before other tasks may run."""

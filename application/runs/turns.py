@@ -38,11 +38,11 @@ from antiphon.application.tools.mcp import McpSessions, McpTurn
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.items import AnyItem, has_another_turn, waits_for_client
-from antiphon.domain.mcp import ApprovedCall, listed_tools_by_label
-from antiphon.domain.offers import Offer, with_listed_tools, with_loaded_tools
-from antiphon.domain.tool_search import search
+from antiphon.domain.offers.mcp import ApprovedCall, listed_tools_by_label
+from antiphon.domain.offers.offer import Offer, with_listed_tools, with_loaded_tools
+from antiphon.domain.offers.tool_search import search
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool
-from antiphon.domain.usage import TurnUsage
 
 
 class Plan(Struct, frozen=True, kw_only=True):

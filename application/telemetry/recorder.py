@@ -17,17 +17,17 @@ from antiphon.application.ports import Clock, ModelTurn
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.telemetry.request_context import RequestContext
 from antiphon.application.telemetry.run_trace import RunTrace
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.deltas import Delta, TextDelta
-from antiphon.domain.metrics import (
+from antiphon.domain.responses.metrics import (
     CallResult,
     Phase,
     ResponseMetrics,
     ToolCallMetrics,
     TurnMetrics,
 )
-from antiphon.domain.response import TERMINAL, Response
-from antiphon.domain.usage import TurnUsage, sum_of
+from antiphon.domain.responses.response import TERMINAL, Response
+from antiphon.domain.responses.usage import TurnUsage, sum_of
 
 
 def in_microseconds(seconds: float) -> float:

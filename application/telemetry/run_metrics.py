@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from antiphon.application.ports import EndedRun, Meter
 from antiphon.application.telemetry import instruments as i
-from antiphon.domain.metrics import LISTING, MODEL_TURNS, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.metrics import LISTING, MODEL_TURNS, ToolCallMetrics, TurnMetrics
 
 OPERATION, PROVIDER = "chat", "antiphon"
 

@@ -31,12 +31,12 @@ from antiphon.application.ports import (
 )
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import deltas as d
+from antiphon.domain.access.redaction import without_secrets
 from antiphon.domain.errors import StoreError
 from antiphon.domain.json import Json
-from antiphon.domain.redaction import without_secrets
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import Response
-from antiphon.domain.traces import (
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.traces import (
     Trace,
     TracedBatch,
     TracedCall,

@@ -12,7 +12,7 @@ from antiphon.application.telemetry.trace_context import PropagatedTrace
 from antiphon.application.tools.work import WorkReport
 from antiphon.domain import deltas as d
 from antiphon.domain.kinds import CALL_KINDS
-from antiphon.domain.metrics import LISTING, CallResult
+from antiphon.domain.responses.metrics import LISTING, CallResult
 
 
 def _tool_type(kind: str) -> str:

@@ -37,7 +37,7 @@ from antiphon.application.tools.work import (
     to_finished_work,
 )
 from antiphon.domain import deltas as d
-from antiphon.domain.traces import TracedDelta, from_traced, to_traced
+from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
 APPROVAL = "mcp_approval"
 TOO_MANY_CALLS = "This call was not run: the response has made the max_tool_calls that it may make."

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
 from antiphon.domain import deltas as d
-from antiphon.domain.citations import Links, Marker, Markers
 from antiphon.domain.content import Annotation
+from antiphon.domain.retrieval.citations import Links, Marker, Markers
 
 Cite = Callable[[str, int, int], Annotation | None]
 """(a marker's words, its start, its end in the text) -> the annotation; None if the words cite

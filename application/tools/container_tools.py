@@ -13,7 +13,7 @@ from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.response_container import FindResponseContainer
 from antiphon.application.tools.shell import ShellCaller
 from antiphon.domain import items as i
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import CONTAINER, PYTHON, CodeInterpreter, RequestTool, Shell
 
 

@@ -19,15 +19,15 @@ from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import Annotation
-from antiphon.domain.decoding import read
 from antiphon.domain.errors import EmbeddingsError, RequestError, StoreError
-from antiphon.domain.file_filters import Filter, parse_filter
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.file_search import queries_of, resolve_citation, results_of
-from antiphon.domain.offers import ToolDefinition
-from antiphon.domain.ranking import RankedPassage, check_weights
+from antiphon.domain.offers.offer import ToolDefinition
+from antiphon.domain.requests.decoding import read
+from antiphon.domain.retrieval.file_filters import Filter, parse_filter
+from antiphon.domain.retrieval.ranking import RankedPassage, check_weights
+from antiphon.domain.retrieval.vector_stores import RankingOptions
 from antiphon.domain.tools import FILE_SEARCH, FileSearch, RequestTool
-from antiphon.domain.vector_stores import RankingOptions
 
 T = TypeVar("T")
 

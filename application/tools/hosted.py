@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import RequestTool
 
 

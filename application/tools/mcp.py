@@ -24,10 +24,10 @@ from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
 from antiphon.application.tools.work import Work, WorkOutput, to_finished_work
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
+from antiphon.domain.offers import mcp
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool, parse_arguments
-from antiphon.domain.usage import TurnUsage
 
 ListedTools = Sequence[Json] | ToolServerError
 """The tools that a server offers, or the error that its listing ended with."""

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from antiphon.application.ports import ToolServers
 from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.tools.hosted import ToolProvider, mark_hosted
-from antiphon.domain import conversation as c
-from antiphon.domain import mcp
-from antiphon.domain.decoding import decode_tool
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.rights import check_tools
-from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
+from antiphon.domain.access.limits import KeyPolicy
+from antiphon.domain.access.rights import check_tools
+from antiphon.domain.history import conversation as c
+from antiphon.domain.offers import mcp
+from antiphon.domain.offers.offer import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
+from antiphon.domain.offers.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
+from antiphon.domain.requests.decoding import decode_tool
+from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.tools import McpTool
 
 CACHE_BYTES = 32 << 20

@@ -21,7 +21,6 @@ from antiphon.application.resources.containers import (
 )
 from antiphon.application.resources.locate_container import LocateContainer
 from antiphon.domain import items as i
-from antiphon.domain.citations import LINK
 from antiphon.domain.content import Annotation, ContainerFileCitation
 from antiphon.domain.errors import (
     NotFound,
@@ -30,7 +29,8 @@ from antiphon.domain.errors import (
     StoreError,
     missing_parameter,
 )
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition
+from antiphon.domain.retrieval.citations import LINK
 from antiphon.domain.tools import CodeInterpreter, Shell
 
 LOST = "The container of the earlier calls is gone: its variables and files are lost."

@@ -11,11 +11,11 @@ from antiphon.application.tools.citations import CitationSource
 from antiphon.application.tools.response_container import ResponseContainer
 from antiphon.application.tools.work import WorkOutput
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import item_fields_of
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.items import CONTAINER_REFERENCE
 from antiphon.domain.json import Json
+from antiphon.domain.offers.client_tools import item_fields_of
 from antiphon.domain.tools import CONTAINER
 
 MAX_COMMANDS = 32

@@ -20,14 +20,14 @@ from antiphon.application.ports import DomainFilter, Web
 from antiphon.application.tools.calls import SingleItemCaller, ToolCaller
 from antiphon.application.tools.citations import CitationSource
 from antiphon.application.tools.hosted import ToolProvider
-from antiphon.domain import browser_pages
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.browser_pages import BrowserPage, Link
 from antiphon.domain.content import Annotation, UrlCitation
 from antiphon.domain.errors import RequestError, WebError
 from antiphon.domain.json import Json
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition
+from antiphon.domain.retrieval import browser_pages
+from antiphon.domain.retrieval.browser_pages import BrowserPage, Link
 from antiphon.domain.tools import WEB_KINDS, AnyWebSearch, RequestTool, parse_arguments
 
 T = TypeVar("T")

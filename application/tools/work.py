@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.application.tools.budgets import Budgets
 from antiphon.domain import deltas as d
-from antiphon.domain.metrics import CallResult
+from antiphon.domain.responses.metrics import CallResult
 
 logger = logging.getLogger("antiphon.tools")
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from antiphon.application.websocket.lanes import Lane
-from antiphon.domain.decoding import read
+from antiphon.domain.requests.decoding import read
 
 MAX_ENDED_RESPONSES = 64
 """Ended responses whose ids a connection still knows; older ones are `response_not_found`."""

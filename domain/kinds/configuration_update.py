@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.domain.text_formats import AnyFormat, Effort
 from antiphon.domain.vocabulary.item import Item
 from antiphon.domain.vocabulary.kind import ItemKind, Kind
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
+from antiphon.domain.vocabulary.text_formats import AnyFormat, Effort
 
 
 class ReasoningUpdate(Struct, frozen=True, kw_only=True):

@@ -17,8 +17,7 @@ from antiphon.adapters.keys.file import append
 from antiphon.application.ports import ApiKey, Store
 from antiphon.application.resources.keys import caller_of, create_key
 from antiphon.application.resources.limits import EnforceLimits
-from antiphon.domain.errors import SettingsError
-from antiphon.domain.limits import (
+from antiphon.domain.access.limits import (
     FULL_ACCESS,
     SCOPES,
     KeyPolicy,
@@ -28,6 +27,7 @@ from antiphon.domain.limits import (
     parse_limit,
     parse_limits,
 )
+from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
 

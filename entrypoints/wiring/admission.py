@@ -8,7 +8,7 @@ from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.responses.admission import Admission, AdmissionLimits
 from antiphon.application.responses.create import CallerBounds
 from antiphon.application.runs.active_runs import ActiveRuns
-from antiphon.domain.limits import parse_limits
+from antiphon.domain.access.limits import parse_limits
 from antiphon.entrypoints.settings import Settings
 
 RESERVE_DIVISOR = 4

@@ -33,8 +33,8 @@ from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.response_container import FindResponseContainer
 from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
-from antiphon.domain.mcp import McpServerPolicy
-from antiphon.domain.tool_substitutions import ToolSubstitutions
+from antiphon.domain.offers.mcp import McpServerPolicy
+from antiphon.domain.offers.tool_substitutions import ToolSubstitutions
 from antiphon.entrypoints.settings import McpServer, Settings
 from antiphon.entrypoints.settings.options import OWN_CLASSES, is_own_class
 from antiphon.entrypoints.wiring.fetching import url_policy

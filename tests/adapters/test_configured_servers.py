@@ -12,7 +12,7 @@ from antiphon.adapters.tool_servers.configured import ConfiguredServer, Configur
 from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import RequestError, ToolServerError
-from antiphon.domain.mcp import McpServerPolicy
+from antiphon.domain.offers.mcp import McpServerPolicy
 from antiphon.domain.tools import McpTool
 
 SECRET = "hunter2-hunter2"

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from antiphon.adapters.keys.file import KeysFile, append
 from antiphon.application.ports import ApiKey
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.limits import KeyPolicy
 
 HASH = "ab" * 32
 

@@ -15,8 +15,8 @@ from antiphon.adapters.telemetry.otlp import OtlpTraces
 from antiphon.adapters.telemetry.spans import MAX_TEXT
 from antiphon.application.ports import EndedRun
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
-from antiphon.domain.response import Response
+from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.response import Response
 
 
 def ended(name: str = "look", trace_of: str = "resp_1") -> EndedRun:

@@ -63,13 +63,13 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
-from antiphon.domain.callers import Caller
-from antiphon.domain.decoding import decode_request
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event
-from antiphon.domain.response import Response
+from antiphon.domain.requests.decoding import decode_request
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool
-from antiphon.domain.usage import TurnUsage
 
 TENANT = "t"
 CALLER = Caller(tenant=TENANT)

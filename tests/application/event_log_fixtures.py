@@ -13,7 +13,7 @@ from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 T = TypeVar("T")

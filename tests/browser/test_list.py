@@ -15,8 +15,8 @@ from tests.support.fake_mcp_server import FakeMcpServer
 
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredResponse
-from antiphon.domain.metrics import ResponseMetrics, TurnMetrics
-from antiphon.domain.response import Response
+from antiphon.domain.responses.metrics import ResponseMetrics, TurnMetrics
+from antiphon.domain.responses.response import Response
 
 pytestmark = pytest.mark.browser
 

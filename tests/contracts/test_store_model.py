@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from antiphon.application.ports import Lease, NewRun, Store
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, NotFound
+from antiphon.domain.history.conversation import Conversation
 from antiphon.testing.samples import (
     US,
     chunk,

@@ -13,8 +13,8 @@ from tests.contracts.conftest import NewStore
 
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
+from antiphon.domain.history.conversation import Conversation
 from antiphon.testing.samples import FAR_FUTURE, chunk, finished_response, item, lease, new_response
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))

@@ -13,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from tests.deploy.tools import DEPLOY, ROOT
 from tests.docs.test_dashboards import KNOWN as METRICS
 
-from antiphon.domain.rights import METRICS_PATH
+from antiphon.domain.access.rights import METRICS_PATH
 from antiphon.entrypoints.cli import app
 from antiphon.entrypoints.http.access.trusted_proxy import SECRET_HEADER
 from antiphon.entrypoints.http.api.health import Health

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.client_tools import CLIENT_TOOLS
 from antiphon.domain.content import UrlCitation
-from antiphon.domain.response import Failure, Response
+from antiphon.domain.offers.client_tools import CLIENT_TOOLS
+from antiphon.domain.responses.response import Failure, Response
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
-from antiphon.domain.usage import TurnUsage
 
 USAGE = TurnUsage(input=3, output=2)
 

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from antiphon.domain import browser_pages
-from antiphon.domain.browser_pages import (
+from antiphon.domain.errors import WebError
+from antiphon.domain.retrieval import browser_pages
+from antiphon.domain.retrieval.browser_pages import (
     BrowserPage,
     Link,
     find_results_page,
@@ -15,7 +16,6 @@ from antiphon.domain.browser_pages import (
     search_results_page,
     wrap_lines,
 )
-from antiphon.domain.errors import WebError
 
 PAGE = BrowserPage(
     url="https://a.example/x",

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from antiphon.domain.citations import MAX_MARKER_CHARS, Links, Marker, Markers
+from antiphon.domain.retrieval.citations import MAX_MARKER_CHARS, Links, Marker, Markers
 
 TEXTS = {
     "one": ("Sunny 【6†L9-L11】.", ["6†L9-L11"]),

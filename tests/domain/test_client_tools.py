@@ -16,9 +16,9 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.builders import BuilderContext, open_call
-from antiphon.domain.client_tools import CLIENT_TOOLS, item_fields_of
 from antiphon.domain.kinds import CALL_KINDS
-from antiphon.domain.tool_search import search
+from antiphon.domain.offers.client_tools import CLIENT_TOOLS, item_fields_of
+from antiphon.domain.offers.tool_search import search
 from antiphon.domain.tools import CustomTool, FunctionTool, NamespaceTool, UnknownTool
 from antiphon.domain.vocabulary.command_reader import CommandReader
 from antiphon.domain.vocabulary.typed_call import parameters_of

@@ -6,8 +6,12 @@ import pytest
 
 from antiphon.domain import items as i
 from antiphon.domain.content import ReasoningText
-from antiphon.domain.conversation import check_call_output_pairs, droppable_groups, items_for_model
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import (
+    check_call_output_pairs,
+    droppable_groups,
+    items_for_model,
+)
 
 
 def user(text: str) -> i.Message:

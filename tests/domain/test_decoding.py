@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from antiphon.domain import items as i
-from antiphon.domain.conversation import check_input, entries, entry, to_resource
-from antiphon.domain.decoding import decode_item, decode_request, decode_tool
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.history.conversation import check_input, entries, entry, to_resource
+from antiphon.domain.requests.decoding import decode_item, decode_request, decode_tool
+from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, FunctionTool, UnknownTool
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from types import ModuleType
 
-from antiphon.domain.decoding import decode_request_body
+from antiphon.domain.requests.decoding import decode_request_body
 
 TYPES = """
 from __future__ import annotations

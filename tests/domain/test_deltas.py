@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.application.runs.run_response import INCOMPLETE_REASONS
 from antiphon.domain.deltas import CutReason, TurnEnd
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 
 @pytest.mark.parametrize("reason", ["", "abort", "tool_calls"])

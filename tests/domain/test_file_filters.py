@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import RequestError
-from antiphon.domain.file_filters import MAX_COMPARISONS, MAX_DEPTH, MAX_VALUES, parse_filter
+from antiphon.domain.retrieval.file_filters import (
+    MAX_COMPARISONS,
+    MAX_DEPTH,
+    MAX_VALUES,
+    parse_filter,
+)
 
 FILE = {"year": 2026, "kind": "report", "is_new": True, "size": 1.5}
 

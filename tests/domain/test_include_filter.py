@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from antiphon.domain import events as e
 from antiphon.domain import items as i
-from antiphon.domain.include_filter import INCLUDABLE_FIELDS, IncludeFilter
-from antiphon.domain.request import INCLUDABLE
-from antiphon.domain.response import Response
+from antiphon.domain.history.include_filter import INCLUDABLE_FIELDS, IncludeFilter
+from antiphon.domain.requests.request import INCLUDABLE
+from antiphon.domain.responses.response import Response
 
 CALL = i.CodeInterpreterCall(
     id="ci_1", status="completed", code="1", container_id="cntr_1", outputs=({"logs": "1"},)

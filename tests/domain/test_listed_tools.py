@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.mcp import MAX_LISTED_TOOL_CHARS, MAX_LISTED_TOOLS, tool_specs_of
+from antiphon.domain.offers.mcp import MAX_LISTED_TOOL_CHARS, MAX_LISTED_TOOLS, tool_specs_of
 from antiphon.domain.tools import McpTool
 
 SERVER = McpTool(server_label="s", require_approval="never")

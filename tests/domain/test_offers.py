@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
 from antiphon.domain.kinds.function import is_strict
-from antiphon.domain.offers import (
+from antiphon.domain.offers.offer import (
     MAX_SPECS,
     PREVIOUS_RESPONSE_PATH,
     Offer,
@@ -23,6 +22,7 @@ from antiphon.domain.offers import (
     make_offer,
     with_loaded_tools,
 )
+from antiphon.domain.requests.decoding import decode_tool
 from antiphon.domain.tools import WEB_SEARCHES, ToolChoice
 
 WEATHER = {"type": "function", "name": "get_weather"}

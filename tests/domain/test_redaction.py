@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.redaction import without_secrets, without_secrets_and_files
+from antiphon.domain.access.redaction import without_secrets, without_secrets_and_files
 
 PIXELS = "A" * 1000
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
-from antiphon.domain.response import ConversationRef, Failure, IncompleteDetails
-from antiphon.domain.response_lists import ResponseFilter, ResponseSummary
+from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.response import ConversationRef, Failure, IncompleteDetails
+from antiphon.domain.responses.response_lists import ResponseFilter, ResponseSummary
 
 CALL = ToolCallMetrics(type="mcp", server="calc", name="add", started_at=1.0)
 RESPONSE = ResponseSummary(

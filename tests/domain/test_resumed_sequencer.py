@@ -20,7 +20,7 @@ from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.lifecycle import OVER, START, advance
-from antiphon.domain.response import Failure, Response
+from antiphon.domain.responses.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
 
 from .delta_strategies import (

@@ -17,8 +17,8 @@ from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.lifecycle import OPENS, OVER, START, TRANSITIONS, advance
-from antiphon.domain.response import Failure
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.response import Failure
+from antiphon.domain.responses.usage import TurnUsage
 
 from .delta_strategies import (
     DELTAS,

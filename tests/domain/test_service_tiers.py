@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.callers import ANYBODY, Caller
-from antiphon.domain.decoding import decode_request
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.service_tiers import (
+from antiphon.domain.access.callers import ANYBODY, Caller
+from antiphon.domain.access.limits import KeyPolicy
+from antiphon.domain.access.service_tiers import (
     highest_tier_of,
     limit_tier,
     priority_of,
     tier_of,
     with_tier_of,
 )
+from antiphon.domain.requests.decoding import decode_request
 
 
 def decode(body: bytes) -> Any:

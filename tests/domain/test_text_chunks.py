@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.domain.text_chunks import text_chunks
+from antiphon.domain.retrieval.text_chunks import text_chunks
 
 TEXTS = st.text(alphabet=st.sampled_from("ab \n.漢字é"), max_size=400)
 SIZES = st.integers(2, 20)

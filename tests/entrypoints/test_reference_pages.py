@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from antiphon.domain.decoding import CODES
+from antiphon.domain.requests.decoding import CODES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

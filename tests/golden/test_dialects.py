@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.response import Failure, Response
+from antiphon.domain.responses.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.http.wire.sse import ClientEncoder

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.domain import deltas as d
 from antiphon.domain.content import AnyAnnotation
-from antiphon.domain.response import Failure, Response
+from antiphon.domain.responses.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
 from antiphon.entrypoints.http.wire import sse
 

@@ -11,7 +11,7 @@ from tests.golden import test_golden_flows as flows
 from tests.support import fake_mcp_server
 from tests.support.fake_mcp_server import FakeMcpServer
 
-from antiphon.domain.traces import Bundle, read_bundle
+from antiphon.domain.responses.traces import Bundle, read_bundle
 from antiphon.entrypoints.commands.replay import Replay, replay, script_of
 
 

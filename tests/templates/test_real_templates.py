@@ -22,7 +22,7 @@ from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.format_check import check_format, stand_in_tokenizer
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import Effort
+from antiphon.domain.requests.request import Effort
 
 from .conversations import (
     CONVERSATIONS,

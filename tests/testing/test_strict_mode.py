@@ -181,7 +181,7 @@ EXAMPLES = (
         "PromptTemplatesContract",
         """
         from antiphon.application.ports import PromptTemplates
-        from antiphon.domain.prompt_templates import template_of
+        from antiphon.domain.requests.prompt_templates import template_of
 
         class MyPrompts(PromptTemplates):
             async def start(self):

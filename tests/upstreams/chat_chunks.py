@@ -13,7 +13,7 @@ from tests.upstreams.chat_styles import CallStyle, Repeats, Style
 
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 Json = dict[str, Any]
 

@@ -12,11 +12,11 @@ from antiphon.adapters.formats.tools import input_parameters
 from antiphon.application.ports import Constraint, EngineRequest, Sampling, Steps, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import CLIENT_TOOLS
 from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
 from antiphon.domain.kinds.file_search import FILE_SEARCH_SPEC
 from antiphon.domain.kinds.web_search import SPECS as WEB_SPECS
-from antiphon.domain.response import TextConfig
+from antiphon.domain.offers.client_tools import CLIENT_TOOLS
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import CONTAINER, NAMESPACE_MARK, ToolChoice, ToolSpec
 
 Json = dict[str, Any]

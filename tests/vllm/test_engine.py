@@ -18,7 +18,7 @@ import pytest_asyncio
 from antiphon.adapters.engines.vllm_engine import VllmEngine
 from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Step, Turn
 from antiphon.domain.errors import EngineDead, RequestError, ServerOverloaded
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 
 pytestmark = [
     pytest.mark.vllm,

@@ -24,7 +24,7 @@ from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.deltas import TurnEnd
 from antiphon.domain.errors import RequestError
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 pytestmark = [
     pytest.mark.vllm,

@@ -31,7 +31,7 @@ from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampli
 from antiphon.domain import content as c
 from antiphon.domain.deltas import TurnEnd
 from antiphon.domain.errors import RequestError
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 from antiphon.testing.engine import steps_of, text_of
 
 pytestmark = [

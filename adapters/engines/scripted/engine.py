@@ -22,8 +22,8 @@ from antiphon.adapters.engines.scripted.segments import (
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import compute_in_thread
-from antiphon.domain.checks import count_chars
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
+from antiphon.domain.requests.checks import count_chars
 
 _MAX_TOKEN_CHARS = 64
 """`repeat` stops where tokens of this length would reach the limit."""

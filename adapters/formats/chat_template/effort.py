@@ -13,7 +13,7 @@ from typing import Any, get_args
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.template_capabilities import with_content_parts
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import Effort
+from antiphon.domain.requests.request import Effort
 
 EFFORTS: tuple[str, ...] = get_args(Effort)
 """From none to the greatest."""

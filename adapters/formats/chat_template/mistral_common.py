@@ -26,8 +26,8 @@ from antiphon.adapters.formats.transcript import (
 from antiphon.application.ports import Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import MAX_THREADS, compute_in_thread
-from antiphon.domain.conversation import leading_instructions
 from antiphon.domain.errors import RequestError, SettingsError
+from antiphon.domain.history.conversation import leading_instructions
 from antiphon.domain.json import Json
 
 CALL_ID_LENGTH = 9

@@ -67,8 +67,8 @@ from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.lengths import length_of
 from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.support.threads import MAX_THREADS, compute_in_thread
-from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.json import Json
 
 MIN_THREADED_CHARACTERS = 20_000

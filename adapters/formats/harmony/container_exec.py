@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.domain.client_tools import item_fields_of
+from antiphon.domain.offers.client_tools import item_fields_of
 from antiphon.domain.tools import CONTAINER
 
 EXEC = "container.exec"

@@ -13,7 +13,7 @@ from antiphon.adapters.formats.tools import RECIPIENTS, TEXT_PROPERTIES, wrap_te
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.content import Part
-from antiphon.domain.conversation import view_of
+from antiphon.domain.history.conversation import view_of
 from antiphon.domain.items import Item
 from antiphon.domain.kinds import ITEM_KINDS
 from antiphon.domain.kinds.mcp import called_mcp_name

@@ -58,8 +58,8 @@ from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import content as c
-from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.items import Item
 from antiphon.domain.tools import ToolSpec
 

@@ -10,7 +10,7 @@ from typing import get_args
 from msgspec import Struct
 
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import Effort
+from antiphon.domain.requests.request import Effort
 
 logger = logging.getLogger("antiphon.chat_completions")
 

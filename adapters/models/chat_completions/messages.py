@@ -19,8 +19,8 @@ from antiphon.adapters.formats.transcript import (
     transcript,
 )
 from antiphon.application.ports import Turn
-from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.json import Json
 
 MESSAGE_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta
 
 from antiphon.adapters.upstreams.options import SERVER_URL, UpstreamOptions
-from antiphon.domain.request import Effort
+from antiphon.domain.requests.request import Effort
 
 Think = Literal["field", "tags", "open"]
 

@@ -26,7 +26,7 @@ from antiphon.application.ports import (
 )
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 CHAT_COMPLETIONS = "chat_completions"
 """The format of a transcript is this, a colon, and how the server marks reasoning."""

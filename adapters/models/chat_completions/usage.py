@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.adapters.models.chat_completions.chunks import UsageCounts
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 
 class UsageMeter:

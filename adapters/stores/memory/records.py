@@ -19,9 +19,9 @@ from antiphon.application.ports import (
     StoredResponse,
     WebhookDelivery,
 )
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import StoreError
-from antiphon.domain.response import Response
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import Response
 
 
 class Claim(Struct, frozen=True):

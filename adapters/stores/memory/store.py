@@ -45,11 +45,11 @@ from antiphon.application.ports import (
     StorePageQuery,
     WebhookDelivery,
 )
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, StoreError
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.response import TERMINAL, Response
-from antiphon.domain.response_lists import ResponseSummary, summary_from
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import TERMINAL, Response
+from antiphon.domain.responses.response_lists import ResponseSummary, summary_from
 
 Key = tuple[str, str]
 """A tenant and an id."""

@@ -7,9 +7,9 @@ import msgspec
 from antiphon.adapters.stores.listing import AFTER_NOTHING, MAX_LISTED_BYTES
 from antiphon.adapters.stores.postgres.server import PostgresServer
 from antiphon.application.ports import StorePageQuery
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound
-from antiphon.domain.response_lists import ResponseSummary, summary_from
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response_lists import ResponseSummary, summary_from
 
 NUMBER_OF = "SELECT number FROM {table} WHERE tenant = $1 AND id = $2"
 

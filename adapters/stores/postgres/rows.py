@@ -10,7 +10,7 @@ from antiphon.adapters.stores.postgres.server import Row, columns
 from antiphon.adapters.stores.stored_json import response_from
 from antiphon.application.ports import Charge, EventChunk, Lease, LeasedRun, StoredItem
 from antiphon.domain.errors import StoreError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 MAX_EVENT_NUMBER = 2**62
 """Above the number of any event, and within the range of BIGINT."""

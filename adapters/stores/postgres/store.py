@@ -73,16 +73,16 @@ from antiphon.application.ports import (
     WebhookDelivery,
 )
 from antiphon.application.support.key_locks import KeyLocks
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import (
     IdempotencyKeyInUse,
     NotFound,
     SettingsError,
     StoreError,
 )
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.response import Response
-from antiphon.domain.response_lists import ResponseSummary
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.response_lists import ResponseSummary
 
 MAX_CHUNKS = 1000
 """The most chunks of a log that one statement reads."""

@@ -11,7 +11,7 @@ from antiphon.adapters.stores.postgres.rows import conversation_of
 from antiphon.adapters.stores.postgres.server import Connection, columns
 from antiphon.application.ports import EventChunk, StoredItem
 from antiphon.domain.errors import ConversationLocked, RequestError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 
 async def events_to_append(

@@ -19,9 +19,9 @@ from antiphon.adapters.stores.vectors.search import MAX_WORDS, weight_of
 from antiphon.adapters.stores.vectors.similarity import VectorRow, VectorSearch
 from antiphon.application.ports import Vectors
 from antiphon.application.support.lru_cache import LruCache
-from antiphon.domain.file_filters import Filter
-from antiphon.domain.ranking import Passage
-from antiphon.domain.text_chunks import add_spaces
+from antiphon.domain.retrieval.file_filters import Filter
+from antiphon.domain.retrieval.ranking import Passage
+from antiphon.domain.retrieval.text_chunks import add_spaces
 
 CACHE_BYTES = 256 * 1024 * 1024
 PARTS_PER_READ = 32

@@ -19,10 +19,10 @@ from antiphon.adapters.stores.vectors.jobs import jobs_in_turn, tenants_in_turn
 from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery, Vectors, VectorStores
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.domain.errors import NotFound, NotInList
-from antiphon.domain.file_filters import Filter
-from antiphon.domain.ranking import Passage
-from antiphon.domain.text_chunks import TextChunk
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.file_filters import Filter
+from antiphon.domain.retrieval.ranking import Passage
+from antiphon.domain.retrieval.text_chunks import TextChunk
+from antiphon.domain.retrieval.vector_stores import (
     FileBatch,
     IndexingError,
     Status,

@@ -11,9 +11,9 @@ import msgspec
 from antiphon.adapters.stores.listing import MAX_LISTED_BYTES
 from antiphon.adapters.stores.redis.scripts import RedisScripts
 from antiphon.application.ports import StorePageQuery
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound
-from antiphon.domain.response_lists import ResponseSummary, summary_from
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response_lists import ResponseSummary, summary_from
 
 
 class RedisLists:

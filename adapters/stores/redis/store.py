@@ -38,7 +38,7 @@ from antiphon.application.ports import (
     WebhookDelivery,
 )
 from antiphon.application.support.key_locks import KeyLocks
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import (
     ConversationLocked,
     IdempotencyKeyInUse,
@@ -46,9 +46,9 @@ from antiphon.domain.errors import (
     SettingsError,
     StoreError,
 )
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.response import Response
-from antiphon.domain.response_lists import ResponseSummary
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.response_lists import ResponseSummary
 
 try:
     from antiphon.adapters.stores.redis.durability import UNKNOWN, durability_of

@@ -21,7 +21,7 @@ from antiphon.application.ports import (
     WebhookDelivery,
 )
 from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, RequestError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 HAS_RESERVATION = "SELECT 1 FROM idempotency_keys WHERE tenant = ? AND key = ? AND response_id = ?"
 

@@ -24,7 +24,7 @@ from antiphon.application.ports import (
 )
 from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import NotFound, StoreError
-from antiphon.domain.response import TERMINAL
+from antiphon.domain.responses.response import TERMINAL
 
 POLL_S = 0.05
 """How often to check, while a reader waits, whether another process has written."""

@@ -58,11 +58,11 @@ from antiphon.application.ports import (
     StorePageQuery,
     WebhookDelivery,
 )
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import NotFound, SettingsError, StoreError
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.response import Response
-from antiphon.domain.response_lists import ResponseSummary
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.response_lists import ResponseSummary
 
 READERS = 2
 """Threads that read: a long history of one tenant holds up no read of another."""

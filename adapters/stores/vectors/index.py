@@ -9,7 +9,7 @@ import msgspec
 
 from antiphon.adapters.stores.sqlite.file import rows_of
 from antiphon.application.ports import Vectors
-from antiphon.domain.text_chunks import TextChunk, add_spaces
+from antiphon.domain.retrieval.text_chunks import TextChunk, add_spaces
 
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2")
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from antiphon.adapters.stores.sqlite.file import Row, rows_of
 from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery
 from antiphon.domain.errors import NotFound, NotInList
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.vector_stores import (
     ChunkSizes,
     ExpiresAfter,
     FileBatch,

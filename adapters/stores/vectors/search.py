@@ -17,9 +17,9 @@ from antiphon.adapters.stores.vectors.index import TOKENIZER, index_of, scope_of
 from antiphon.adapters.stores.vectors.rows import decode_attributes
 from antiphon.adapters.stores.vectors.similarity import VectorRow, VectorSearch
 from antiphon.application.ports import Vectors
-from antiphon.domain.file_filters import Filter
-from antiphon.domain.ranking import Passage
-from antiphon.domain.text_chunks import add_spaces
+from antiphon.domain.retrieval.file_filters import Filter
+from antiphon.domain.retrieval.ranking import Passage
+from antiphon.domain.retrieval.text_chunks import add_spaces
 
 MAX_WORDS = 32
 """The most different words of a query; further ones are ignored."""

@@ -26,10 +26,16 @@ from antiphon.adapters.stores.vectors.index import (
 from antiphon.adapters.stores.vectors.jobs import claim_due, has_due
 from antiphon.adapters.stores.vectors.search import register_share, search
 from antiphon.application.ports import FileToAdd, IndexJob, VectorPageQuery, Vectors, VectorStores
-from antiphon.domain.file_filters import Filter
-from antiphon.domain.ranking import Passage
-from antiphon.domain.text_chunks import TextChunk
-from antiphon.domain.vector_stores import FileBatch, IndexingError, Status, StoreFile, VectorStore
+from antiphon.domain.retrieval.file_filters import Filter
+from antiphon.domain.retrieval.ranking import Passage
+from antiphon.domain.retrieval.text_chunks import TextChunk
+from antiphon.domain.retrieval.vector_stores import (
+    FileBatch,
+    IndexingError,
+    Status,
+    StoreFile,
+    VectorStore,
+)
 
 MIGRATIONS = "vector_stores"
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from antiphon.application.ports.stores.items import StoredItem, StorePageQuery
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.history.conversation import Conversation
 
 
 class ConversationStore(Protocol):

@@ -12,8 +12,8 @@ from antiphon.application.ports.stores.events import EventChunk
 from antiphon.application.ports.stores.items import StoredItem, StorePageQuery
 from antiphon.application.ports.stores.runs import Lease
 from antiphon.application.ports.stores.webhooks import WebhookDelivery
-from antiphon.domain.response import Response
-from antiphon.domain.response_lists import ResponseSummary
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.response_lists import ResponseSummary
 
 
 class NewRun(Struct, frozen=True, kw_only=True):

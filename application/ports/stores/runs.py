@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 
 class Lease(Struct, frozen=True, kw_only=True):

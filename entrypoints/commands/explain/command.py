@@ -128,7 +128,7 @@ def replay(bundle: Path, *, as_script: bool) -> int:
     anywhere. The exit code is 0 if nothing differs, 1 if something does, and 2 if the bundle cannot
     be replayed.
     """
-    from antiphon.domain.traces import read_bundle
+    from antiphon.domain.responses.traces import read_bundle
     from antiphon.entrypoints.commands import replay as work
     from antiphon.entrypoints.commands.explain.summary import print_replay
 

@@ -16,9 +16,9 @@ from antiphon.adapters.ids import new_id
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
-from antiphon.domain.response import Failure, Response
+from antiphon.domain.responses.response import Failure, Response
+from antiphon.domain.responses.traces import Bundle, TurnTrace, to_traced
 from antiphon.domain.sequencer import Sequencer
-from antiphon.domain.traces import Bundle, TurnTrace, to_traced
 from antiphon.entrypoints.commands.replay.turns import can_play, play, recorded_deltas
 
 IGNORED = frozenset({"metrics", "completed_at", "logprobs", "encrypted_content", "obfuscation"})

@@ -8,7 +8,7 @@ from typing import Any
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.domain.errors import RequestError
-from antiphon.domain.traces import Bundle, TurnTrace
+from antiphon.domain.responses.traces import Bundle, TurnTrace
 
 HARMONY_ENDS = ("<|return|>", "<|call|>")
 NO_SCRIPT = "The bundle has no output of a model that the scripted engine can play."

@@ -30,9 +30,9 @@ from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import EngineError, SettingsError
 from antiphon.domain.json import Json
-from antiphon.domain.response import TextConfig
-from antiphon.domain.traces import TracedCall, TurnTrace, from_traced
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.response import TextConfig
+from antiphon.domain.responses.traces import TracedCall, TurnTrace, from_traced
+from antiphon.domain.responses.usage import TurnUsage
 
 NOT_IN_BUNDLE = "This call is not in the bundle."
 PLAYED_KINDS = ("answer",)

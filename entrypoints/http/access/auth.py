@@ -19,8 +19,8 @@ from websockets.frames import CloseCode
 
 from antiphon.application.support.current_tenant import work_for
 from antiphon.domain import errors as er
-from antiphon.domain.callers import ANYBODY, Caller
-from antiphon.domain.rights import check_scopes
+from antiphon.domain.access.callers import ANYBODY, Caller
+from antiphon.domain.access.rights import check_scopes
 from antiphon.entrypoints.http.access.credentials import HEALTH
 from antiphon.entrypoints.http.access.identity import Identity, identify
 from antiphon.entrypoints.http.access.refusals import refuse_request

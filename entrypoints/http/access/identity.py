@@ -19,7 +19,7 @@ from litestar.types import Scope
 
 from antiphon.application.resources.keys import FindCaller, read_tenant
 from antiphon.application.resources.tokens import FindTokenCaller
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import Unauthenticated
 from antiphon.entrypoints.http.access.trusted_proxy import is_from_proxy
 from antiphon.entrypoints.http.api.requests import header_values

@@ -22,9 +22,9 @@ from antiphon.application.resources.containers import (
     ListContainers,
     render_container,
 )
-from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.errors import missing_parameter
-from antiphon.domain.request import NewContainer, NewContainerFile
+from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
+from antiphon.domain.requests.request import NewContainer, NewContainerFile
 from antiphon.entrypoints.http.api.files import attachment_headers, sanitize_filename
 from antiphon.entrypoints.http.api.forms import check_parts, read_form
 from antiphon.entrypoints.http.api.pagination import After, Limit, Order

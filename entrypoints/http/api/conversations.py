@@ -21,8 +21,8 @@ from antiphon.application.resources.conversations import (
     ListItems,
     UpdateConversation,
 )
-from antiphon.domain.include_filter import IncludeFilter
-from antiphon.domain.request import NewConversation, NewItems, NewMetadata
+from antiphon.domain.history.include_filter import IncludeFilter
+from antiphon.domain.requests.request import NewConversation, NewItems, NewMetadata
 from antiphon.entrypoints.http.api.json_bodies import read_json
 from antiphon.entrypoints.http.api.pagination import (
     After,

@@ -8,7 +8,7 @@ from antiphon.application.input.submission import IdempotencyKey
 from antiphon.application.responses.idempotency import HEADER, read_idempotency_key
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.request import CreateResponse
 from antiphon.entrypoints.http.api.requests import HttpRequest, header_values
 
 IDEMPOTENCY_HEADER = HEADER.lower().encode()

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.domain.decoding import DecodedRequest, decode_request_body
+from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.entrypoints.http.api.requests import HttpRequest, request_id
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.bodies import (

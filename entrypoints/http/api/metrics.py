@@ -11,7 +11,7 @@ from litestar.exceptions import NotFoundException
 
 from antiphon.application.ports import Meter
 from antiphon.application.telemetry.instruments import FIRST_BYTE, REQUESTS
-from antiphon.domain.rights import METRICS_PATH
+from antiphon.domain.access.rights import METRICS_PATH
 from antiphon.entrypoints.http.api.requests import HttpRequest, header
 from antiphon.entrypoints.http.request_log import EndedRequest, OnRequestEnd
 

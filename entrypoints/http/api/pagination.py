@@ -10,8 +10,8 @@ from litestar.params import FromQuery, QueryParameter
 from antiphon.application.ports import StoredItem, VectorPageQuery
 from antiphon.application.support.paging import L, Page
 from antiphon.domain.errors import RequestError
-from antiphon.domain.include_filter import IncludeFilter
-from antiphon.domain.request import INCLUDABLE
+from antiphon.domain.history.include_filter import IncludeFilter
+from antiphon.domain.requests.request import INCLUDABLE
 from antiphon.entrypoints.http.api.parameters import QueryText
 
 INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))

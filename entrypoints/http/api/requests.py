@@ -14,8 +14,8 @@ from antiphon.adapters.ids import new_id
 from antiphon.application.resources.limits import rate_limit_headers
 from antiphon.application.telemetry.log_context import RESPONSE_ID
 from antiphon.application.telemetry.request_context import RequestContext
-from antiphon.domain.callers import Caller
-from antiphon.domain.limits import LimitState
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import LimitState
 
 HttpRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]

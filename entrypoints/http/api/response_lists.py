@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from antiphon.application.ports import StorePageQuery
 from antiphon.application.support.listing import E, ListPage
 from antiphon.domain.errors import RequestError
-from antiphon.domain.include_filter import METRICS
-from antiphon.domain.response import TERMINAL
-from antiphon.domain.response_lists import ResponseSummary
+from antiphon.domain.history.include_filter import METRICS
+from antiphon.domain.responses.response import TERMINAL
+from antiphon.domain.responses.response_lists import ResponseSummary
 from antiphon.entrypoints.http.api.pagination import Order
 from antiphon.entrypoints.http.api.requests import HttpRequest
 

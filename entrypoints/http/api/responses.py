@@ -32,13 +32,13 @@ from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
 from antiphon.application.websocket.open_websockets import OpenWebSockets
-from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
-from antiphon.domain.ignored import refuse_ignored
-from antiphon.domain.include_filter import IncludeFilter
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import TERMINAL
-from antiphon.domain.response_lists import ResponseFilter
+from antiphon.domain.history.include_filter import IncludeFilter
+from antiphon.domain.requests.decoding import DecodedRequest
+from antiphon.domain.requests.ignored import refuse_ignored
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import TERMINAL
+from antiphon.domain.responses.response_lists import ResponseFilter
 from antiphon.entrypoints.http.api.idempotency import (
     IDEMPOTENCY_HEADER,
     events_expired,

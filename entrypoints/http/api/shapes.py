@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
-from antiphon.domain.response_lists import ResponseSummary
-from antiphon.domain.vector_stores import StoreFile, VectorStore
+from antiphon.domain.responses.response_lists import ResponseSummary
+from antiphon.domain.retrieval.vector_stores import StoreFile, VectorStore
 from antiphon.entrypoints.http.api.model_entries import ModelEntry
 
 

@@ -8,7 +8,7 @@ from litestar import Controller, handlers
 from litestar.params import FromQuery
 from litestar.types import ASGIApp
 
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.vector_stores import (
     FileBatch,
     NewAttributes,
     NewFileBatch,

@@ -23,10 +23,14 @@ from antiphon.application.resources.vector_stores import (
     SearchVectorStores,
     UpdateVectorStore,
 )
-from antiphon.domain.file_filters import parse_filter
-from antiphon.domain.ignored import refuse_ignored
-from antiphon.domain.ranking import RankedPassage, check_weights
-from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
+from antiphon.domain.requests.ignored import refuse_ignored
+from antiphon.domain.retrieval.file_filters import parse_filter
+from antiphon.domain.retrieval.ranking import RankedPassage, check_weights
+from antiphon.domain.retrieval.vector_stores import (
+    NewVectorStore,
+    SearchRequest,
+    VectorStoreChanges,
+)
 from antiphon.entrypoints.http.api.json_bodies import read_json
 from antiphon.entrypoints.http.api.pagination import (
     After,

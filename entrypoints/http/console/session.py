@@ -11,7 +11,7 @@ from litestar.datastructures import Cookie
 from litestar.di import NamedDependency
 from msgspec import Struct
 
-from antiphon.domain.callers import ANYBODY, Caller
+from antiphon.domain.access.callers import ANYBODY, Caller
 from antiphon.domain.errors import BodyTooLarge, RequestError, Unauthenticated
 from antiphon.entrypoints.http.access.identity import BearerIdentity, Identity, identify
 from antiphon.entrypoints.http.api.requests import HttpRequest, header

@@ -14,7 +14,7 @@ from litestar.types import Scope
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, Seal, Unseal
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
 from antiphon.entrypoints.http.access.identity import BearerIdentity, Identity
 from antiphon.entrypoints.http.api.requests import header_values

@@ -23,7 +23,7 @@ from antiphon.application.responses.admission import Admission
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.readiness import CheckReady, Readiness
 from antiphon.application.websocket.open_websockets import OpenWebSockets
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.entrypoints.http.api.requests import HttpRequest, caller_of
 from antiphon.entrypoints.http.console.pages import console_headers
 from antiphon.entrypoints.http.wire.connections import Connections

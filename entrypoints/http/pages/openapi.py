@@ -29,11 +29,10 @@ from litestar.openapi.spec import (
 
 from antiphon.application.responses import idempotency
 from antiphon.application.responses.compact import CompactedWindow
-from antiphon.domain import vector_stores as v
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.events import EVENT_TYPES
+from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
-from antiphon.domain.request import (
+from antiphon.domain.requests.request import (
     CreateResponse,
     NewContainer,
     NewContainerFile,
@@ -41,8 +40,9 @@ from antiphon.domain.request import (
     NewItems,
     NewMetadata,
 )
-from antiphon.domain.response import Response
-from antiphon.domain.traces import Bundle
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.traces import Bundle
+from antiphon.domain.retrieval import vector_stores as v
 from antiphon.entrypoints.http import pages
 from antiphon.entrypoints.http.api import shapes
 from antiphon.entrypoints.http.api.codex_catalog import CodexCatalog

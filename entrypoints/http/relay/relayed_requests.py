@@ -21,7 +21,7 @@ from litestar.types import HTTPScope
 from msgspec import Struct
 
 from antiphon.application.resources.server_addresses import TAG_DIGITS
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import RequestError, Unauthenticated
 
 HEADER = "x-antiphon-relayed"

@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.application.ports import OtherServers
 from antiphon.application.resources.server_addresses import server_tag_in
 from antiphon.application.support.threads import run_in_thread
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import ServerUnreachable
 from antiphon.domain.json import Json
 from antiphon.entrypoints.http.relay.relayed_requests import (

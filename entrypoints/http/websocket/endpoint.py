@@ -31,8 +31,8 @@ from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
 from antiphon.application.websocket.steering import Steering
 from antiphon.domain import errors as er
 from antiphon.domain import events as e
-from antiphon.domain.decoding import read
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.decoding import read
+from antiphon.domain.requests.request import CreateResponse
 from antiphon.entrypoints.http.api.requests import (
     caller_of,
     header,

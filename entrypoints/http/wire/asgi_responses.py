@@ -19,7 +19,7 @@ from antiphon.application.support.eager import start_eagerly
 from antiphon.domain import events as e
 from antiphon.domain.errors import ServerShuttingDown
 from antiphon.domain.events import Event
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.wire.keepalive import KeepAlive
 from antiphon.entrypoints.http.wire.sse import ClientEncoder

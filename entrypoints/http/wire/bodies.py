@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from antiphon.application.support.garbage import without_collections
 from antiphon.application.support.threads import run_in_thread
-from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
+from antiphon.domain.access.redaction import without_secrets_and_files
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
-from antiphon.domain.json_structure import count_values, structure_of
-from antiphon.domain.redaction import without_secrets_and_files
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.requests.decoding import DecodedRequest, decode_any, decode_request
+from antiphon.domain.requests.json_structure import count_values, structure_of
+from antiphon.domain.requests.request import CreateResponse
 from antiphon.entrypoints.http.api.requests import HttpRequest, header, tenant_of
 from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, HeldBytes, IncomingBytes
 

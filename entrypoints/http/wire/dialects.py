@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.entrypoints.http.api.requests import Connection, HttpRequest, header
 
 HEADER = "x-antiphon-dialect"

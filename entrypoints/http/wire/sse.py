@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from antiphon.domain.events import EVENT_TYPES, Event
-from antiphon.domain.include_filter import IncludeFilter
-from antiphon.domain.request import CreateResponse
-from antiphon.domain.response import Response
+from antiphon.domain.history.include_filter import IncludeFilter
+from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.response import Response
 from antiphon.entrypoints.http.wire.dialects import DIALECTS, OPENAI, Dialect
 
 KEEPALIVE = b": keepalive\n\n"

@@ -17,7 +17,7 @@ from antiphon.application.ports import Constraint, Sampling, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import ModelBusy, RequestError
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ToolChoice
 
 HELLO = i.Message(role="user", content="Hello")

@@ -13,7 +13,7 @@ import pytest
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.engines.scripted.markup import Markup
 from antiphon.application.ports import EngineRequest, Prompt, Sampling, Turn
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
 Token = tuple[int, str]

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.application.ports import StorePageQuery
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import RequestError
 
 TENANT = "t"

@@ -13,9 +13,9 @@ from tests.application.event_log_fixtures import run_loop
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.input.history import MAX_LOADS_OF_TENANT, LoadHistory
 from antiphon.application.ports import StoredItem
-from antiphon.domain.conversation import Entry
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import StoreError
+from antiphon.domain.history.conversation import Entry
+from antiphon.domain.requests.decoding import decode_request
 
 
 class SlowStore(MemoryStore):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain import conversation as c
-from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history import conversation as c
+from antiphon.domain.requests.decoding import decode_request
 from antiphon.entrypoints.http.wire.bodies import BodyLimits, check_complexity
 
 LIMIT_S = 0.25

@@ -15,8 +15,8 @@ from antiphon.application.model.describe_models import (
 )
 from antiphon.application.model.models import Models
 from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import EngineDead, NotFound
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 
 Check = Callable[[], Awaitable[Any]]
 

@@ -13,8 +13,8 @@ from antiphon.application.progress.records import (
     to_rows,
 )
 from antiphon.application.progress.run_progress import RunProgress
-from antiphon.domain.metrics import TurnMetrics
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.metrics import TurnMetrics
+from antiphon.domain.responses.usage import TurnUsage
 
 TWO = TurnSteps(0, to_rows([Step(token_ids=(1,), cached_tokens=4), Step(token_ids=(2, 3))]))
 ENDED = TurnEnded(

@@ -13,8 +13,8 @@ from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_ATTEMPTS, MAX_BATCH_CHUNKS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError
-from antiphon.domain.text_chunks import text_chunks
-from antiphon.domain.vector_stores import IndexingError, StoreFile
+from antiphon.domain.retrieval.text_chunks import text_chunks
+from antiphon.domain.retrieval.vector_stores import IndexingError, StoreFile
 from antiphon.testing.vector_stores import SIZES, US, a_file, a_store, search, texts_of, vectors_of
 
 

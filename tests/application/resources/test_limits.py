@@ -8,7 +8,8 @@ import pytest
 from tests.application.conftest import TENANT, House, read
 
 from antiphon.domain import deltas as d
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import (
     EngineDead,
     LimitExceeded,
@@ -17,7 +18,6 @@ from antiphon.domain.errors import (
     StoreError,
 )
 from antiphon.domain.events import Completed
-from antiphon.domain.limits import KeyPolicy
 
 # FakeModel: one item is one token of the prompt, and each turn uses 3 in and 2 out.
 INPUT, USED_IN, USED_OUT = 1, 3, 2

@@ -11,7 +11,7 @@ from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import NewRun, StorageUsage, StoredResponse
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.domain.errors import QuotaExceeded
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 
 class CountedStore(MemoryStore):

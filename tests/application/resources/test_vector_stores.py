@@ -22,7 +22,7 @@ from antiphon.application.resources.vector_stores import (
     VectorStoreLimits,
 )
 from antiphon.domain.errors import RequestError
-from antiphon.domain.vector_stores import (
+from antiphon.domain.retrieval.vector_stores import (
     DAY_S,
     ExpiresAfter,
     NewStoreFile,

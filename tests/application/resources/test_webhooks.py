@@ -26,7 +26,7 @@ from antiphon.application.resources.webhooks import (
     SendDeliveries,
     WebhookEndpoint,
 )
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 OLD, NEW = b"o" * 32, b"n" * 32

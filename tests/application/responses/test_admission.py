@@ -9,7 +9,8 @@ import pytest
 
 from antiphon.application.responses.admission import AdmissionLimits
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import (
     ConcurrencyLimitExceeded,
     ConversationLocked,
@@ -17,7 +18,6 @@ from antiphon.domain.errors import (
     ServerOverloaded,
     ServerShuttingDown,
 )
-from antiphon.domain.limits import KeyPolicy
 
 LIMITS = {
     "max_runs": 2,

@@ -20,7 +20,7 @@ from antiphon.application.responses.idempotency import (
     read_idempotency_key,
 )
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 KEY = IdempotencyKey(key="k", fingerprint=b"f")
 

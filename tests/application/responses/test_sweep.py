@@ -15,7 +15,7 @@ from antiphon.application.ports import Lease, NewRun, StoredResponse
 from antiphon.application.responses.sweep import MAX_BATCH, Sweep
 from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import StoreError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 
 async def create_finished(store: MemoryStore, *, expires_at: float | None) -> None:

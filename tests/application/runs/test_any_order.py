@@ -19,7 +19,7 @@ from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.errors import AntiphonError, NotFound
-from antiphon.domain.response import TERMINAL
+from antiphon.domain.responses.response import TERMINAL
 
 TENANT = "t"
 STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.application.responses.start import AcceptedResponse
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from antiphon.domain import events as e
 from antiphon.domain.errors import CorruptLog, StoreError
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.items import ITEM_TYPES, AnyItem
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 STREAMS = Path(__file__).parents[2] / "golden" / "streams"
 

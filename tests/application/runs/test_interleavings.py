@@ -29,10 +29,10 @@ from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError, NotFound, StoreError
+from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import McpApprovalRequest
-from antiphon.domain.response import TERMINAL
+from antiphon.domain.responses.response import TERMINAL
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "20"))
 STEPS = 50

@@ -28,7 +28,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.errors import LeaseLost, NotFound, StoreError
 from antiphon.domain.events import Event
-from antiphon.domain.response import Failure
+from antiphon.domain.responses.response import Failure
 from antiphon.domain.sequencer import Sequencer
 
 NEVER = 3600.0

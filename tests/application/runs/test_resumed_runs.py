@@ -23,7 +23,7 @@ from antiphon.application.tools.calls import LOST
 from antiphon.domain import events as e
 from antiphon.domain.items import McpCall, Message
 from antiphon.domain.json import Json
-from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.responses.response import TERMINAL, Response
 
 pytestmark = pytest.mark.slow
 

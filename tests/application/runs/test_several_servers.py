@@ -17,7 +17,6 @@ from antiphon.application.ports import StorageUsage
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     ConcurrencyLimitExceeded,
     ConversationLocked,
@@ -26,7 +25,8 @@ from antiphon.domain.errors import (
     RequestError,
     ServerShuttingDown,
 )
-from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.history.conversation import Conversation
+from antiphon.domain.responses.response import TERMINAL, Response
 
 TENANT = "t"
 STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))

@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.application.ports import EndedRun
 from antiphon.application.telemetry.ended_runs import MAX_WAITING, EndedRuns
-from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
-from antiphon.domain.response import Response
+from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.response import Response
 
 
 def ended(name: str = "resp_1", *, calls: int = 0) -> EndedRun:

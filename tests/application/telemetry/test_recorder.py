@@ -10,11 +10,11 @@ from msgspec import UNSET
 from antiphon.application.ports import ModelTurn, TurnFacts
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.request_context import RequestContext
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
 from antiphon.domain.deltas import Delta, ReasoningDelta, TextDelta
-from antiphon.domain.metrics import ResponseMetrics
-from antiphon.domain.response import Response
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.usage import TurnUsage
 
 TEXT, THOUGHT = TextDelta("hi"), ReasoningDelta("hm")
 

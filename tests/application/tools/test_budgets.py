@@ -19,7 +19,7 @@ from antiphon.application.tools.work import WorkOutput
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
-from antiphon.domain.mcp import LOST
+from antiphon.domain.offers.mcp import LOST
 
 LOST_RESULT = ToolResult(error={"type": "mcp_protocol_error", "code": LOST, "message": "no answer"})
 WRONG_ARGUMENTS = ToolResult(

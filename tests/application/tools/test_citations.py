@@ -13,7 +13,7 @@ from antiphon.application.tools.citations import CitationSource, CitingTurn
 from antiphon.application.tools.mcp import McpSessions
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation, FileCitation, UrlCitation
-from antiphon.domain.usage import TurnUsage
+from antiphon.domain.responses.usage import TurnUsage
 
 END = d.TurnEnd("stop", TurnUsage())
 

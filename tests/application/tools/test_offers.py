@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from antiphon.application.tools.offers import MAX_CACHED_JSON_BYTES, OfferTools
-from antiphon.domain import conversation as c
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import Forbidden, RequestError
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
-from antiphon.domain.offers import Offer
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.history import conversation as c
+from antiphon.domain.offers.offer import Offer
+from antiphon.domain.requests.request import CreateResponse
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 TIME = {"type": "function", "name": "get_time", "parameters": {"type": "object"}}

@@ -21,7 +21,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import TOOL_TYPES
 
 KINDS = {"search": "web_search", "open": "open_page", "find": "find_in_page"}

@@ -11,7 +11,7 @@ import pytest
 from antiphon.adapters.stores.postgres.vector_stores import PostgresVectorStores
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.text_chunks import TextChunk
+from antiphon.domain.retrieval.text_chunks import TextChunk
 from antiphon.testing.vector_stores import (
     CLAIM_S,
     THEM,

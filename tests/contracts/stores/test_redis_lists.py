@@ -10,7 +10,7 @@ from tests.contracts.conftest import REDIS, redis_prefix
 
 from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.application.ports import StorePageQuery
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.history.conversation import Conversation
 from antiphon.testing.samples import THEM, US, new_response
 from antiphon.testing.store_calls import create_and_finish
 

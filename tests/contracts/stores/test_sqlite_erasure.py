@@ -12,7 +12,7 @@ from tests.contracts.stores.sqlite_connections import SECRET, connect
 
 from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import NewRun, StoredItem
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import Message
 from antiphon.testing.samples import (
     OWNER,

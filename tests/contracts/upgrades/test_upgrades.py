@@ -29,8 +29,8 @@ from antiphon.adapters.stores.redis.scripts import RedisScripts
 from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import Charge, StorageUsage, Store, StorePageQuery
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.limits import KeyPolicy
 from antiphon.testing.samples import (
     FAR_FUTURE,
     NEXT_OWNER,

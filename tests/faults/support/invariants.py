@@ -14,11 +14,11 @@ from tests.faults.support.simulation import Answer, Clients, Frames, SimulatedSe
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredItem
 from antiphon.application.runs.stored_events import log_of
-from antiphon.domain.callers import ANYBODY
+from antiphon.domain.access.callers import ANYBODY
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL as TERMINAL_EVENTS
 from antiphon.domain.events import Event
-from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.responses.response import TERMINAL, Response
 
 TENANT = ANYBODY.tenant
 

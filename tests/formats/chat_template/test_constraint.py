@@ -15,8 +15,8 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.kinds import web_search
 from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
 from antiphon.domain.kinds.file_search import FILE_SEARCH_SPEC
-from antiphon.domain.offers import ToolDefinition, make_offer
-from antiphon.domain.response import TextConfig
+from antiphon.domain.offers.offer import ToolDefinition, make_offer
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import Shell, ToolChoice, ToolSpec
 
 SCHEMA = {

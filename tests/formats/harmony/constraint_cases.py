@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from antiphon.domain.client_tools import CLIENT_TOOLS
 from antiphon.domain.kinds import web_search
 from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
 from antiphon.domain.kinds.file_search import FILE_SEARCH_SPEC
-from antiphon.domain.offers import ToolDefinition, make_offer
-from antiphon.domain.response import TextConfig
+from antiphon.domain.offers.client_tools import CLIENT_TOOLS
+from antiphon.domain.offers.offer import ToolDefinition, make_offer
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import Shell, ToolChoice, ToolSpec
 from antiphon.domain.vocabulary.typed_call import parameters_of
 

@@ -13,8 +13,8 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Parser, Prompt, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import item_fields_of
-from antiphon.domain.offers import ToolDefinition, make_offer
+from antiphon.domain.offers.client_tools import item_fields_of
+from antiphon.domain.offers.offer import ToolDefinition, make_offer
 from antiphon.domain.tools import Shell, ToolChoice
 
 from .conftest import a_turn, joined

@@ -13,8 +13,8 @@ from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import item_fields_of
 from antiphon.domain.kinds import CALL_KINDS
+from antiphon.domain.offers.client_tools import item_fields_of
 from antiphon.domain.tools import ToolSpec
 
 from .conftest import TOOLS, a_turn, joined

@@ -16,7 +16,7 @@ from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.testing.loop_turns import count_turns
 

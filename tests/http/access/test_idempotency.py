@@ -17,7 +17,7 @@ from tests.contracts.conftest import STORES, NewStore
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import IdempotencyRecord, Store, StoredResponse
 from antiphon.domain.errors import StoreError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 pytestmark = pytest.mark.slow
 

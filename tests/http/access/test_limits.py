@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
-from antiphon.domain.limits import KeyPolicy
+from antiphon.domain.access.limits import KeyPolicy
 
 MODEL = "scripted-chat"
 BODY = {"model": MODEL, "input": "hi", "store": False}

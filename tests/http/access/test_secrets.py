@@ -17,7 +17,7 @@ from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import StoredItem
 from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import StoreError
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 
 SECRETS = ("t0k3n-of-mcp", "h34d3r-of-mcp", "ak-", "whsec_")
 BODY = {"model": "scripted-chat", "input": "hi"}

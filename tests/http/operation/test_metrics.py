@@ -26,7 +26,7 @@ from tests.support import fake_mcp_server
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 from antiphon.application.telemetry.instruments import INSTRUMENTS
-from antiphon.domain.limits import KeyPolicy, Scope
+from antiphon.domain.access.limits import KeyPolicy, Scope
 from antiphon.entrypoints.http.wire.protocol import MAX_HEAD_BYTES
 from antiphon.entrypoints.wiring.transport import MAX_ADMIN_CONNECTIONS
 

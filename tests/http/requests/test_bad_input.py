@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from antiphon.domain.bounds import MAX_MEMBERS
-from antiphon.domain.checks import MAX_CONSTRAINT_CHARS
-from antiphon.domain.decoding import MAX_FIELDS, MAX_PART_VALUES
-from antiphon.domain.request import MAX_TOOLS
+from antiphon.domain.requests.checks import MAX_CONSTRAINT_CHARS
+from antiphon.domain.requests.decoding import MAX_FIELDS, MAX_PART_VALUES
+from antiphon.domain.requests.request import MAX_TOOLS
 
 BASE = {"model": "scripted-chat", "input": "hi"}
 

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from antiphon.application.input.submission import Submission
 from antiphon.application.ports import Turn
-from antiphon.domain.callers import ANYBODY
-from antiphon.domain.decoding import decode_request
+from antiphon.domain.access.callers import ANYBODY
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import IGNORED_FIELDS, CreateResponse
+from antiphon.domain.requests.decoding import decode_request
+from antiphon.domain.requests.request import IGNORED_FIELDS, CreateResponse
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.http.conftest import create as create_response
 
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.prompt_templates import SETTABLE
+from antiphon.domain.requests.prompt_templates import SETTABLE
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "prompts.md"
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="

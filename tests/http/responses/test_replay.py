@@ -13,9 +13,9 @@ import pytest
 from tests.http.conftest import MODELS, create
 
 from antiphon.domain import items as i
-from antiphon.domain.include_filter import INCLUDABLE_FIELDS
+from antiphon.domain.history.include_filter import INCLUDABLE_FIELDS
 from antiphon.domain.lifecycle import OPENS
-from antiphon.domain.request import FIELDS
+from antiphon.domain.requests.request import FIELDS
 
 Json = dict[str, Any]
 

@@ -14,9 +14,9 @@ from antiphon.adapters.ids import new_tagged_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.resources.server_addresses import ALIVE_S, ServerAddresses, server_tag
-from antiphon.domain.callers import Caller
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import RequestError, Unauthenticated
-from antiphon.domain.limits import KeyPolicy
 from antiphon.entrypoints.http.relay.relayed_requests import (
     VALID_S,
     Voucher,

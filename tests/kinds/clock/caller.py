@@ -10,7 +10,7 @@ from antiphon.application.tools.calls import SingleItemCaller, ToolCaller
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import RequestTool, parse_arguments
 
 TIMES = {"Oslo": "12:34", "Lima": "06:34"}

@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
-from antiphon.domain.limits import KeyPolicy
+from antiphon.domain.access.limits import KeyPolicy
 
 SECRETS = ("mcp-token", "mcp-header", "webhook-secret", "client-query")
 """What nobody may read, its owner neither: kept sealed, or not at all."""

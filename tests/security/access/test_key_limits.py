@@ -19,7 +19,7 @@ from tests.faults.support.replicas import replicas
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
-from antiphon.domain.limits import KeyPolicy
+from antiphon.domain.access.limits import KeyPolicy
 
 RACING = int(os.environ.get("ANTIPHON_TEST_RACING", "1000"))
 """Requests to two servers."""

@@ -22,8 +22,8 @@ from websockets.sync.client import connect
 from antiphon.adapters.keys.file import append
 from antiphon.adapters.sealing import Sealer
 from antiphon.application.resources.keys import create_key
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import RequestError
-from antiphon.domain.limits import KeyPolicy
 from antiphon.entrypoints.http.console.sessions import (
     COOKIE,
     SEALED_FOR,

@@ -14,10 +14,10 @@ import pytest
 from msgspec import Struct
 from msgspec import inspect as mi
 
-from antiphon.domain import request as r
-from antiphon.domain import vector_stores as v
-from antiphon.domain.decoding import Head
 from antiphon.domain.items import ITEM_TYPES
+from antiphon.domain.requests import request as r
+from antiphon.domain.requests.decoding import Head
+from antiphon.domain.retrieval import vector_stores as v
 from antiphon.domain.tools import TOOL_TYPES
 from antiphon.entrypoints.http.api import shapes
 from antiphon.entrypoints.http.pages import openapi

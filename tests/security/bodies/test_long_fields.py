@@ -20,10 +20,10 @@ from tests.security.support.long_fields import LongValues
 from tests.security.support.odd_bodies import type_of
 from tests.security.support.server_probe import ProbedServer, probe_server
 
-from antiphon.domain import request as r
 from antiphon.domain.items import ITEM_TYPES
+from antiphon.domain.requests import request as r
+from antiphon.domain.retrieval.vector_stores import NewVectorStore
 from antiphon.domain.tools import TOOL_TYPES
-from antiphon.domain.vector_stores import NewVectorStore
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -28,8 +28,8 @@ from tests.security.support.server_probe import (
     probe_server,
 )
 
-from antiphon.domain import request as r
-from antiphon.domain import vector_stores as v
+from antiphon.domain.requests import request as r
+from antiphon.domain.retrieval import vector_stores as v
 
 pytestmark = pytest.mark.slow
 

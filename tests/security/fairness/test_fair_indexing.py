@@ -18,7 +18,7 @@ from antiphon.adapters.stores.sqlite.file import SqliteFile
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_WRITTEN_CHUNKS, IndexFiles
-from antiphon.domain.text_chunks import TextChunk
+from antiphon.domain.retrieval.text_chunks import TextChunk
 from antiphon.testing.vector_stores import a_file, a_store, vectors_of
 
 FILES = int(os.environ.get("ANTIPHON_TEST_BIG_FILES", "6"))

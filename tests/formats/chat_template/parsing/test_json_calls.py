@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.domain import deltas as d
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 
 Read = Callable[..., list[d.Delta]]
 

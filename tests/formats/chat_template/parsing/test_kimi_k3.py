@@ -12,7 +12,7 @@ from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.response import TextConfig
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
 Read = Callable[..., list[d.Delta]]

@@ -15,9 +15,9 @@ from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import item_fields_of
-from antiphon.domain.offers import ToolDefinition, make_offer
-from antiphon.domain.response import TextConfig
+from antiphon.domain.offers.client_tools import item_fields_of
+from antiphon.domain.offers.offer import ToolDefinition, make_offer
+from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.tools import ApplyPatch, ToolChoice, ToolSpec
 
 Read = Callable[..., list[d.Delta]]

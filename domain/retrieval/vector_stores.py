@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.domain.bounds import Int, Weight
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import Key, Metadata, MetadataValue
+from antiphon.domain.requests.request import Key, Metadata, MetadataValue
 
 DAY_S = 24 * 60 * 60
 MAX_FILES_PER_BATCH = 2000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from antiphon.domain.errors import RequestError, missing_parameter
-from antiphon.domain.request import CreateResponse, JsonSchemaFormat
+from antiphon.domain.requests.request import CreateResponse, JsonSchemaFormat
 
 Check = Callable[[CreateResponse], RequestError | None]
 

@@ -15,11 +15,11 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.domain.content import InputFile, InputImage, InputText
-from antiphon.domain.conversation import raw_items
-from antiphon.domain.decoding import decode_item, decode_request, decode_tool, read
 from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.history.conversation import raw_items
 from antiphon.domain.items import Message
-from antiphon.domain.request import CreateResponse, PromptParam
+from antiphon.domain.requests.decoding import decode_item, decode_request, decode_tool, read
+from antiphon.domain.requests.request import CreateResponse, PromptParam
 
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_-]+)\s*\}\}")
 

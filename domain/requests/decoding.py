@@ -22,8 +22,8 @@ from antiphon.domain.bounds import Text
 from antiphon.domain.content import OutputText
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference
-from antiphon.domain.json_structure import has_more_values
-from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
+from antiphon.domain.requests.json_structure import has_more_values
+from antiphon.domain.requests.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, RequestTool, UnknownTool
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from typing import Any
 
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import Offer, ToolDefinition
-from antiphon.domain.request import IGNORED_FIELDS, CreateResponse
+from antiphon.domain.offers.offer import Offer, ToolDefinition
+from antiphon.domain.requests.request import IGNORED_FIELDS, CreateResponse
 
 NOTHING_OFFERED = Offer()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.domain import mcp
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import TOOL_KINDS
+from antiphon.domain.offers import mcp
 
 CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     name: kind.chosen for name, kind in TOOL_KINDS.items() if kind.chosen

@@ -11,9 +11,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
-from antiphon.domain.metrics import ResponseMetrics
-from antiphon.domain.request import PromptParam
-from antiphon.domain.usage import TurnTokens, Usage
+from antiphon.domain.requests.request import PromptParam
+from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.usage import TurnTokens, Usage
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """Final statuses of a response."""

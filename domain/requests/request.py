@@ -15,12 +15,12 @@ from msgspec import Meta, Raw, Struct
 from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Many, Name, Text
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import ITEM_KINDS
-from antiphon.domain.text_formats import AnyFormat as AnyFormat
-from antiphon.domain.text_formats import Effort as Effort
-from antiphon.domain.text_formats import JsonObjectFormat as JsonObjectFormat
-from antiphon.domain.text_formats import JsonSchemaFormat as JsonSchemaFormat
-from antiphon.domain.text_formats import PlainFormat as PlainFormat
-from antiphon.domain.text_formats import TextFormat as TextFormat
+from antiphon.domain.vocabulary.text_formats import AnyFormat as AnyFormat
+from antiphon.domain.vocabulary.text_formats import Effort as Effort
+from antiphon.domain.vocabulary.text_formats import JsonObjectFormat as JsonObjectFormat
+from antiphon.domain.vocabulary.text_formats import JsonSchemaFormat as JsonSchemaFormat
+from antiphon.domain.vocabulary.text_formats import PlainFormat as PlainFormat
+from antiphon.domain.vocabulary.text_formats import TextFormat as TextFormat
 
 MAX_TOOLS = 1024
 """Of a request; a namespace and an MCP server are one tool each."""

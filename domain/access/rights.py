@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from antiphon.domain.conversation import Entry
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import Forbidden
-from antiphon.domain.limits import KeyPolicy
-from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.history.conversation import Entry
+from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import AnyWebSearch, McpTool, RequestTool, UnknownTool
 
 URL_FIELDS = ("image_url", "file_url")

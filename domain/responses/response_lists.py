@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.domain.metrics import ResponseMetrics
-from antiphon.domain.response import ConversationRef, Failure, IncompleteDetails
-from antiphon.domain.usage import Usage
+from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.response import ConversationRef, Failure, IncompleteDetails
+from antiphon.domain.responses.usage import Usage
 
 
 class ResponseSummary(Struct, frozen=True, kw_only=True):

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.domain import mcp, tool_substitutions
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.tool_search import TOOL_SEARCH_KINDS
-from antiphon.domain.tool_choice import invalid_tool_choice, parse_tool_choice
-from antiphon.domain.tool_search import describe_deferred_tools
-from antiphon.domain.tool_specs import (
+from antiphon.domain.offers import mcp, tool_substitutions
+from antiphon.domain.offers.tool_choice import invalid_tool_choice, parse_tool_choice
+from antiphon.domain.offers.tool_search import describe_deferred_tools
+from antiphon.domain.offers.tool_specs import (
     MAX_GRAMMAR_CHARS,
     echo_of,
     grammar_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 
 
 class Caller(Struct, frozen=True, kw_only=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.domain.callers import ANYBODY, Caller
-from antiphon.domain.limits import Tier
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.access.callers import ANYBODY, Caller
+from antiphon.domain.access.limits import Tier
+from antiphon.domain.requests.request import CreateResponse
 
 SERVED_AS: dict[str, Tier] = {"fast": "priority", "priority": "priority", "flex": "flex"}
 """Requested tier -> the tier that serves it. All others are served as `default`."""

@@ -21,7 +21,7 @@ from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import ITEM_KINDS
-from antiphon.domain.response import Response
+from antiphon.domain.responses.response import Response
 from antiphon.domain.vocabulary.kind import IncludableField
 
 INCLUDABLE_FIELDS: Mapping[str, tuple[type[i.Item], IncludableField]] = {

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from antiphon.domain import items as i
 from antiphon.domain.content import InputText
-from antiphon.domain.conversation import INSTRUCTORS
-from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import INSTRUCTORS
+from antiphon.domain.requests.decoding import decode_item
 
 INTRODUCTION = "This is a summary of the conversation so far, whose messages are no longer shown:"
 

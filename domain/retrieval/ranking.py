@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
-from antiphon.domain.vector_stores import HybridSearch, RankingOptions
+from antiphon.domain.retrieval.vector_stores import HybridSearch, RankingOptions
 
 
 class Passage(Struct, frozen=True, kw_only=True):

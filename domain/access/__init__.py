@@ -1,0 +1,1 @@
+"""Callers, their rights and limits, and secrets that nobody is shown."""

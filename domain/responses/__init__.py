@@ -1,0 +1,1 @@
+"""The Response, its usage and metrics, and the trace of a run."""

@@ -1,0 +1,1 @@
+"""Retrieval from files and the web: chunks, filters, ranking and citations."""
