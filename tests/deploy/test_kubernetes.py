@@ -11,7 +11,8 @@ import yaml
 from tests.deploy.tools import DEPLOY, Document, documents, of_kind, program, run
 from tests.docs.test_dashboards import KNOWN as METRICS
 
-from antiphon.entrypoints.server.serve import LEAVE_S, STREAM_END_S
+from antiphon.entrypoints.server.lifetime import LEAVE_S
+from antiphon.entrypoints.server.serve import STREAM_END_S
 from antiphon.entrypoints.settings import load
 
 CHART = DEPLOY / "helm/antiphon"

@@ -17,7 +17,8 @@ from antiphon.domain.access.rights import METRICS_PATH
 from antiphon.entrypoints.cli import app
 from antiphon.entrypoints.http.access.trusted_proxy import SECRET_HEADER
 from antiphon.entrypoints.http.api.health import Health
-from antiphon.entrypoints.server.serve import LEAVE_S, STREAM_END_S
+from antiphon.entrypoints.server.lifetime import LEAVE_S
+from antiphon.entrypoints.server.serve import STREAM_END_S
 from antiphon.entrypoints.settings import CONFIG_VARIABLE, SETTINGS, Settings, TrustedProxy, load
 
 FILES = tuple(sorted(path for path in DEPLOY.rglob("*") if path.is_file()))
