@@ -27,7 +27,7 @@ MAX_WAITING_BYTES = 16 * 1024 * 1024
 RETRY_S = 1.0
 LOG_INTERVAL_RETRIES = 60
 CLOSE_S = 5.0
-"""How long closing waits for a disk that does not answer."""
+"""The seconds that closing waits for a disk that does not answer."""
 
 
 class AuditFile(AuditLog):

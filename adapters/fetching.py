@@ -45,16 +45,16 @@ LookUp = Callable[..., Sequence[tuple[Any, ...]]]
 
 REDIRECTS = (301, 302, 303, 307, 308)
 MAX_CONCURRENT = 64
-"""How many fetches run at the same time; others wait, within their own timeout."""
+"""Fetches that run at the same time; others wait, within their own timeout."""
 
 MAX_PER_TENANT = 16
-"""How many of them are one tenant's, so that slow sites of a few tenants leave slots to others."""
+"""Those of one tenant, so that slow sites of a few tenants leave slots to others."""
 
 MAX_PER_HOST = 16
-"""How many fetches of one host run at the same time, half of them at most for one tenant."""
+"""Fetches of one host that run at the same time, half of them at most for one tenant."""
 
 MAX_RESOLVING = 32
-"""How many names are resolved at the same time; no look-up can be stopped before it ends."""
+"""Names that are resolved at the same time; no look-up can be stopped before it ends."""
 
 _FAILED = "The URL could not be fetched."
 

@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.application.support.tasks import run_or_undo
 
 GONE = (FileNotFoundError, ProcessLookupError, ValueError)
-"""What reading a file in /proc raises when its process has ended."""
+"""The errors of reading a file in /proc when its process has ended."""
 
 
 async def start_process(*command: str, **options: Any) -> Process:

@@ -38,7 +38,7 @@ from antiphon.domain.errors import SettingsError
 logger = logging.getLogger("antiphon.keys")
 
 GRACE_S = 60.0
-"""How long the keys of a file that cannot be read still work."""
+"""The time for which the keys of a file that cannot be read still work."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 

@@ -57,7 +57,7 @@ KEY_TYPES: Mapping[str, tuple[str, str | None]] = {
 
 
 class _Configuration(Struct, frozen=True):
-    """What is read of `/.well-known/openid-configuration`."""
+    """The fields of `/.well-known/openid-configuration` that are used here."""
 
     issuer: str
     jwks_uri: str

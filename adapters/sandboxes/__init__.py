@@ -1,1 +1,1 @@
-"""Where the code of models runs, and what keeps it there."""
+"""Sandboxes for the code of models."""

@@ -64,7 +64,7 @@ without one, since nothing else limits exactly what several processes use togeth
 
 OVERHEAD_BYTES = 64 * 1024 * 1024
 OVERHEAD_PROCESSES = 16
-"""What a cgroup allows beyond the limits of the processes: for bubblewrap and for the kernel."""
+"""The room in a cgroup beyond the limits of the processes: for bubblewrap and for the kernel."""
 
 CHUNK_BYTES = 2 * 1024 * 1024
 KILLED_EXIT_CODE = 137
@@ -74,7 +74,7 @@ RESTARTED = "The container was restarted: its variables and files are gone."
 
 
 class PoolLimits(Struct, frozen=True, kw_only=True):
-    """How many sandboxes may run at the same time."""
+    """The number of sandboxes that may run at the same time."""
 
     per_tenant: int = 8
     all: int = 32
@@ -110,7 +110,7 @@ class BubblewrapSandboxes(Sandboxes):
         self._find_cgroups = find_cgroups
         self._cgroups: Cgroups | None = None
         self.limited_by = "rlimits"
-        """What enforces the limits, in words for the operator."""
+        """The means that enforce the limits, in words for the operator."""
         self._python = python
         self._new_id = new_id
         self._limits = limits

@@ -41,8 +41,8 @@ START_S = 10.0
 WATCH_S = 0.2
 MIN_WATCH_S = 0.01
 GROWTH_BYTES_PER_S = 4 * 1024**3
-"""How fast many processes together can take memory. The pause until they are counted again is the
-time in which they could reach their limit, between `MIN_WATCH_S` and `WATCH_S`."""
+"""The speed at which many processes together can take memory. The pause until they are counted
+again is the time in which they could reach their limit, between `MIN_WATCH_S` and `WATCH_S`."""
 
 _MEMORY_COUNTERS = ThreadPoolExecutor(4, thread_name_prefix="sandbox-memory")
 """Threads of their own: counting must not wait for the work that other threads do for tenants."""

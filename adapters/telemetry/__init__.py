@@ -1,1 +1,1 @@
-"""What operators see: exporters of traces and metrics."""
+"""Exporters of traces and metrics."""

@@ -21,7 +21,7 @@ logger = logging.getLogger("antiphon.traces")
 exporter_logger = logging.getLogger(trace_exporter.__name__)
 
 EXPORT_S = 5.0
-"""How long an export may take with its retries; then it is given up."""
+"""The time limit of an export with its retries; after it, its spans are lost."""
 
 
 class Collector(SpanExporter):

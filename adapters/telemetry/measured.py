@@ -12,7 +12,7 @@ from antiphon.application.telemetry.instruments import STORE_SECONDS, WEBHOOK_SE
 from antiphon.domain.errors import StoreError
 
 UNTIMED = frozenset({"start", "aclose", "wait_for_events"})
-"""What waits for something else than the store."""
+"""Operations that wait for something else than the store."""
 
 
 def measure_store(store: Store, meter: Meter) -> Store:

@@ -30,9 +30,9 @@ MAX_QUEUED = 8192
 MAX_BATCH = 512
 """Spans of an export: so many do not wait longer."""
 INTERVAL_S = 1.0
-"""How long spans are gathered for one export."""
+"""The time for which spans are gathered for one export."""
 CLOSE_S = 2.0
-"""How long the end of the server waits for the last export."""
+"""The time for which the end of the server waits for the last export."""
 
 
 class OtlpTraces:

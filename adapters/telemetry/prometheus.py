@@ -37,7 +37,7 @@ MAX_SERIES = 500
 """Combinations of labels of one metric. Any more are counted together, as OTHER."""
 OTHER = "other"
 READ_S = 2.0
-"""How long a gauge may take; then it has no value."""
+"""The time limit of a gauge; after it, the gauge has no value."""
 
 
 class PrometheusMeter(Meter):
@@ -98,7 +98,7 @@ class PrometheusMeter(Meter):
 
 
 class _VllmMetrics(Collector):
-    """What vLLM counts, under its own names."""
+    """The metrics of vLLM, under its own names."""
 
     def collect(self) -> Iterator[Metric]:
         if "vllm" in sys.modules:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 END_BYTES = 200
-"""How many bytes of each end of a long line are kept: enough to tell which request it answers."""
+"""The bytes of each end of a long line that are kept: enough to tell which request it answers."""
 
 _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,')
 _LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*\}\s*$')

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from antiphon.adapters.fetching import GuardedPools
 
 MAX_CONNECTS = 3
-"""How often a response connects to a server that keeps getting lost."""
+"""The number of times that a response connects to a server that keeps getting lost."""
 
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_TIMEOUT_S = 5.0
-"""How long a canceled connection may take to clean up, for example to kill its process."""
+"""The time limit for a canceled connection to clean up, for example to kill its process."""
 LEAVE_TIMEOUT_S = 0.2
 
 

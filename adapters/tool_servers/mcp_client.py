@@ -31,7 +31,7 @@ for _name in ("httpx2", "httpcore2", "mcp", "client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 NOT_STREAMABLE = (400, 404, 405)
-"""How servers that support only SSE answer a POST to their URL."""
+"""The answers of servers that support only SSE to a POST to their URL."""
 
 MAX_PAGES = 32
 MAX_MESSAGE_LENGTH = 2000

@@ -35,14 +35,14 @@ from antiphon.domain.offers.mcp import LOST, TOO_LARGE
 logger = logging.getLogger("antiphon.tools")
 
 GRACE_S = 0.5
-"""How long a process may take to end after its input was closed, and again after SIGTERM."""
+"""The time limit for a process to end after its input was closed, and again after SIGTERM."""
 
 KILL_WAITS = 10
-"""How many times to wait GRACE_S for a killed process; only a busy machine needs that long."""
+"""The number of waits of GRACE_S for a killed process; only a busy machine needs them."""
 
 CHUNK_BYTES = 64 * 1024
 STDERR_BYTES = 2000
-"""How many bytes from the end of its stderr are logged when a process ends unexpectedly."""
+"""The bytes from the end of its stderr that are logged when a process ends unexpectedly."""
 
 _ENDED = "The MCP server's process has ended."
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
 ERROR_BODY_S = 2.0
-"""How long the body of an error is read: its status has already said most of it."""
+"""The time limit for the body of an error: its status has already said most of it."""
 MIN_SECRET_CHARS = 8
 """A shorter text, such as a header's `true`, is no secret, and part of many words."""
 READ_BYTES = 64 * 1024
-"""What is read ahead of a slow reader is at most twice this for each stream."""
+"""At most twice this is read ahead of a slow reader, for each stream."""
 
 
 class UpstreamRefused(EngineError):

@@ -1,4 +1,4 @@
-"""What a table of a model on another server says about reaching it."""
+"""Options for reaching a model on another server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVER_URL = r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z"
 
 
 class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model server is reached; the base of the options of each engine that uses one."""
+    """Options for reaching a model server: the base of the options of each engine that uses one."""
 
     key_env: Annotated[
         str | None, Meta(description="The environment variable with the server's API key.")

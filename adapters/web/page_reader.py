@@ -31,7 +31,7 @@ from antiphon.domain.errors import DocumentError, SettingsError, WebError
 
 MAX_CONCURRENT = 4
 HTML_CPU_S = 10.0
-"""What one HTML page may take, so that a few malicious ones do not block others for long."""
+"""The CPU time of one HTML page, limited so that a few malicious ones do not block others."""
 
 HTML_S = 30.0
 """The time limit of one HTML page. Its process has a low priority, so a page that needs a second

@@ -44,7 +44,7 @@ class SearchService(Protocol):
     """The only URL that requests go to."""
 
     refusal_hint: str
-    """What the operator should check if the service answers 401 or 403."""
+    """The advice for the operator if the service answers 401 or 403."""
 
     @abstractmethod
     def build_request(

@@ -1,1 +1,1 @@
-"""What is recorded of a run while it runs, and who is told of it."""
+"""The record of a run, and the reports of it."""

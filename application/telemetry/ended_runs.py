@@ -1,4 +1,4 @@
-"""What is reported of the runs that have ended is worked on in a row (docs/decisions/0119)."""
+"""Report the runs that have ended in batches (docs/decisions/0119)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("antiphon.runs")
 MAX_WAITING = 64
 """Spans of the runs that wait; most runs have two. More of them would hold up the event loop."""
 INTERVAL_S = 1.0
-"""How long a run waits at most."""
+"""The longest time that a run waits."""
 
 
 class EndedRuns:

@@ -73,9 +73,9 @@ class RunRecorder:
         self._store_seconds = 0.0
         self._store_failures = 0
         self.trace: RunTrace | None = None
-        """What is kept of the run to explain it, if anything."""
+        """The trace that is kept of the run to explain it, if any."""
         self.progress: RunProgress | None = None
-        """What another server needs to go on with the run, if one may."""
+        """The progress with which another server can go on with the run, if one may."""
 
     @classmethod
     def of_request(
@@ -158,7 +158,7 @@ class RunRecorder:
 
     @property
     def running_s(self) -> float:
-        """How long the run has been running, on all its servers; 0 before its start."""
+        """The seconds that the run has been running, on all its servers; 0 before its start."""
         started_at = self._metrics.started_at
         return 0.0 if started_at is None else max(0.0, self._now() - started_at)
 
@@ -255,7 +255,7 @@ class RunRecorder:
 
     @property
     def phase(self) -> Phase:
-        """What the run is doing now."""
+        """The phase that the run is in now."""
         if self._metrics.admitted_at is None:
             return "queued"
         return "starting" if self._turn is None else self._turn.phase

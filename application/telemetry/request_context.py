@@ -1,4 +1,4 @@
-"""What a run knows of the request that created it, besides its body."""
+"""The facts of a request that its run knows, besides its body."""
 
 from __future__ import annotations
 

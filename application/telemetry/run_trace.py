@@ -95,7 +95,7 @@ class _Turn:
 
 
 class RunTrace:
-    """What is kept of one run while it runs. `max_bytes` bounds it, roughly."""
+    """The trace of one run while it runs. `max_bytes` bounds it, roughly."""
 
     def __init__(self, keeper: KeepTraces, request: CreateResponse, *, max_bytes: int) -> None:
         self._keeper = keeper
@@ -317,7 +317,7 @@ CUTS: Sequence[Callable[[TurnTrace], TurnTrace]] = (
     _cut_batches,
     _cut_output,
 )
-"""What is left out of a turn, in this order."""
+"""The functions that shorten a turn, in this order."""
 
 
 def _leave_out(turn: TurnTrace, **changes: Any) -> TurnTrace:

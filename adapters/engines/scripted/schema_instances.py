@@ -220,7 +220,7 @@ _IMPLIED: Mapping[str, str] = {
     "maximum": "number",
     "multipleOf": "number",
 }
-"""What a schema without `type` is about, though every other type would satisfy it as well."""
+"""Keywords by which a schema without `type` means one, though every other type would satisfy it."""
 
 
 def _types(way: Schema) -> list[str]:
@@ -353,7 +353,7 @@ _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     ),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }
-"""How two values of one keyword become one; of other keywords the second stands."""
+"""The functions that merge two values of a keyword; of other keywords, the second value stands."""
 
 
 def _merged(a: Schema, b: Schema) -> Schema:

@@ -1,4 +1,4 @@
-"""What the settings say about a pool of vLLM servers."""
+"""Options of a pool of vLLM servers."""
 
 from __future__ import annotations
 

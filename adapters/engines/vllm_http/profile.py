@@ -1,4 +1,4 @@
-"""What one vLLM server serves, and on which wires."""
+"""The profile of one vLLM server: its model, and the wires on which it serves it."""
 
 from __future__ import annotations
 

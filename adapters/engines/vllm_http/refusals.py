@@ -12,7 +12,7 @@ from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 
 
 class Outcome(enum.Enum):
-    """What an error status says about the request and the server."""
+    """The meaning of an error status for the request and the server."""
 
     INVALID = "no server will run this request"
     BUSY = "another server may run it now"

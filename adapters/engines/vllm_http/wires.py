@@ -50,7 +50,7 @@ class RunFailed(EngineError):
 
 
 class WireRequest(Struct, frozen=True, kw_only=True):
-    """What is sent. `decodes_text`: the answer has tokens alone; their text is decoded here."""
+    """A request to a server. `decodes_text`: its answer is tokens alone; they are decoded here."""
 
     path: str
     body: bytes

@@ -1,4 +1,4 @@
-"""What a server cannot do: found out by asking it once, and named to clients."""
+"""The limits of a server: found out by asking it once, and named to clients."""
 
 from __future__ import annotations
 
@@ -125,16 +125,16 @@ UNSUPPORTED = re.compile(
     r"|requires --|length of 9|input should be 'text'",
     re.IGNORECASE,
 )
-"""How servers say that they do not know a field, rather than that its value is wrong."""
+"""The words by which servers reject a field that they do not know, rather than its value."""
 
 WRONG_VALUE = re.compile(r"(unsupported|invalid)[ _]value(?!.*only the default)", re.IGNORECASE)
-"""How servers say that they know the field: a client that asks for less may use it."""
+"""The words by which servers reject a value of a field that they know: another one may work."""
 
 CHOICE = re.compile(r"input should be|must be one of|supported values", re.IGNORECASE)
 
 
 class Capabilities:
-    """What the server at hand cannot do, as far as is known.
+    """The limits of one server, as far as they are known.
 
     `missing` may be given by the settings; the rest is learned from refusals.
     """

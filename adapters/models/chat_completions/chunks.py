@@ -1,4 +1,4 @@
-"""What Chat Completions servers send, as Structs with only the fields that are read.
+"""The answers of Chat Completions servers, as Structs with only the fields that are read.
 
 Servers differ in the types of many fields: what may be anything is `Any`, and read with care.
 """

@@ -52,7 +52,7 @@ REQUEST_FIELDS: Mapping[str, str] = {
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says in an error: its message, and the names of a code and of a field."""
+    """The contents of a server's error: its message, and the names of a code and of a field."""
 
     message: str
     code: str = ""

@@ -27,7 +27,7 @@ MESSAGE_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "
 
 
 class MessageStyle(Struct, frozen=True, kw_only=True):
-    """What a server's templates take: the same conversation in another shape.
+    """The shapes of a conversation that a server's templates take.
 
     `reasoning_key` is the field of the assistant's reasoning, None to leave it out. With
     `system_first`, instructions later in the conversation are a user's messages. `call_id_length`

@@ -52,10 +52,10 @@ logger = logging.getLogger("antiphon.chat_completions")
 DEFAULT_CONTEXT_LENGTH = 131_072
 MISTRAL_ID_LENGTH = 9
 REFUSAL_S = 5.0
-"""How long a turn's start waits for the server's status, so that a refusal has a status here, too.
+"""The time for which a turn's start waits for the server's status, so that a refusal has one here.
 Some servers send it with the first token; a client is not kept without an answer for so long."""
 CHECK_S = 1.0
-"""How long the last answer of the server counts as a sign of life."""
+"""The time for which the last answer of the server counts as a sign of life."""
 NO_DEADLINES = TokenDeadlines()
 
 

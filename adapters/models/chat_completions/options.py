@@ -14,7 +14,7 @@ Think = Literal["field", "tags", "open"]
 
 
 class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model on a Chat Completions server is used."""
+    """Options for using a model on a Chat Completions server."""
 
     url: Annotated[
         str,

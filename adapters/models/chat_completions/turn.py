@@ -32,8 +32,7 @@ CHAT_COMPLETIONS = "chat_completions"
 """The format of a transcript is this, a colon, and how the server marks reasoning."""
 
 DRAIN_S = 0.5
-"""How long the end of the stream is waited for after its last event, to use the connection again.
-"""
+"""The time limit for the end of the stream after its last event, to use the connection again."""
 
 EVENTS_AT_ONCE = 64
 """Events that are read again before other tasks may run: they take some 1 ms."""
