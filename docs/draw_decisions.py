@@ -22,7 +22,7 @@ decision. If you are new to the code, start with 1 to 6.
 THEMES: Mapping[str, tuple[int, ...]] = {
     "Architecture": (1, 5, 6, 13, 27, 68, 91, 135),
     "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56),
-    "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86),
+    "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132),
     "Engines and models": (87, 88, 89, 90, 92, 94),
     "Input and history": (12, 14, 16, 20, 23),
     "Stores, and runs on several servers": (

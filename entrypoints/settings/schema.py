@@ -527,6 +527,8 @@ def _is_loopback(host: str) -> bool:
     address.
     """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
+    # Python 3.13 counts ::ffff:127.0.0.1 in, earlier ones do not.
+    return address.is_loopback and not getattr(address, "ipv4_mapped", None)

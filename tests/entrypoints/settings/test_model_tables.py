@@ -22,10 +22,17 @@ class Options(Struct, forbid_unknown_fields=True):
     timeout_s: float = 5.0
 
 class Mine(Model):
-    names = ()
+    names, format_name, efforts = (), "words", ()
+    reads_images, context_length, sampling_defaults = False, 1000, {}
 
     def __init__(self, names, options: Options):
         self.names, self.options = names, options
+
+    async def count(self, turn):
+        return 0
+
+    async def start_turn(self, turn, **_):
+        raise NotImplementedError
 
 class Neither: ...
 """
