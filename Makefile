@@ -18,8 +18,8 @@ PYTHONS = 3.11 3.12 3.13
 # The Python whose Harmony is the distribution openai-harmony: docs/decisions/0131 says why.
 OPENAI_HARMONY = 3.12
 # A part of the quick tests that takes a minute: all types, the loop, stores, formats, HTTP, settings.
-EACH_PYTHON = tests/domain tests/application tests/contracts tests/golden tests/entrypoints \
-	tests/formats/harmony tests/http/test_create.py tests/http/test_mcp.py tests/http/test_websocket.py
+EACH_PYTHON = tests/domain tests/kinds tests/application tests/contracts tests/golden tests/entrypoints \
+	tests/formats/harmony tests/http/test_create.py tests/http/test_mcp.py tests/http/wire/test_websocket.py
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A zip, and Git without core.symlinks, write each link as a file that holds its target.
 LINKS = $(addprefix src/antiphon/,domain application adapters entrypoints testing)
 
-.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench changelog test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench changelog dist test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
 
 links:
 	@for each in $(LINKS); do test -d $$each || ln -sf ../../$${each##*/} $$each; done
@@ -163,6 +163,12 @@ bench: $(VENV)/ready
 changelog: $(VENV)/ready
 	$(VENV)/bin/towncrier build --yes
 
+# Writes the wheel and the source distribution to dist/, and checks what a package index shows of them.
+dist: $(VENV_LOCK)/ready
+	rm -rf dist/*.whl dist/*.tar.gz
+	$(VENV_LOCK)/bin/python -m build --outdir dist .
+	$(VENV_LOCK)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+
 # Renews every version; then read the diff.
 lock: $(VENV_LOCK)/ready
 	$(VENV_LOCK)/bin/python requirements/lock.py $(VENV_LOCK)/bin/uv
@@ -277,7 +283,7 @@ $(VENV_LLAMA)/ready:
 
 $(VENV_LOCK)/ready:
 	$(PYTHON) -m venv $(VENV_LOCK)
-	$(VENV_LOCK)/bin/python -m pip install --quiet 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.9'
+	$(VENV_LOCK)/bin/python -m pip install --quiet 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.9' 'build>=1.2' 'twine>=6.1'
 	touch $@
 
 # The build for CPUs. It asks for torchvision and its like, but the published ones are made for

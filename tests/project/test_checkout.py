@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LAYERS = ("domain", "application", "adapters", "entrypoints", "testing")
 URL = re.compile(r"http://[\d.]+:\d+")
 
