@@ -27,7 +27,7 @@ Line = Annotated[str, Meta(max_length=65_536)]
 """A URL, a header or a credential."""
 
 Text = Annotated[str, Meta(max_length=2**30)]
-"""What people, models and tools write: in effect, as long as the settings allow."""
+"""Text of people, models and tools: in effect, as long as the settings allow."""
 
 Many = Annotated[tuple[T, ...], Meta(max_length=MAX_MEMBERS)]
 

@@ -39,6 +39,7 @@ from antiphon.domain.kinds.web_search import WebSearchPreview2025 as WebSearchPr
 from antiphon.domain.vocabulary.tool import FUNCTIONS as FUNCTIONS
 from antiphon.domain.vocabulary.tool import NAMED_KINDS as NAMED_KINDS
 from antiphon.domain.vocabulary.tool import NAMESPACE_MARK as NAMESPACE_MARK
+from antiphon.domain.vocabulary.tool import REDACTED as REDACTED
 from antiphon.domain.vocabulary.tool import Tool as Tool
 from antiphon.domain.vocabulary.tool import ToolSpec as ToolSpec
 from antiphon.domain.vocabulary.tool import flat_name as flat_name
@@ -78,3 +79,14 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
 
     def allows(self, name: str) -> bool:
         return self.mode != "none" and (self.names is None or name in self.names)
+
+
+def redact_secrets(tool: Json) -> Json:
+    """Return a tool's JSON without its secrets, to show or store.
+
+    >>> tool = {"type": "mcp", "server_label": "s", "authorization": "x", "headers": {"k": "v"}}
+    >>> redact_secrets(tool)
+    {'type': 'mcp', 'server_label': 's', 'headers': {'k': '<redacted>'}}
+    """
+    kind = TOOL_KINDS.get(str(tool.get("type")))
+    return tool if kind is None or kind.redact is None else kind.redact(tool)

@@ -108,7 +108,9 @@ def _result_parts(result: Result) -> list[EntryPart]:
     body = result.body
     if isinstance(body, JsonBody):
         text = msgspec.json.encode(body.value).decode()
-        return [("text", "Error: "), ("text", text)] if result.is_error else [("text", text)]
+        if not result.is_error:
+            return [("text", text)]
+        return [("text", "Error: "), ("text", text)] if body.value else []
     return to_parts(body or result.status)
 
 

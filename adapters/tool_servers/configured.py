@@ -17,9 +17,8 @@ from msgspec import Struct
 
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.domain.errors import ToolServerError
-from antiphon.domain.kinds.mcp import REDACTED
 from antiphon.domain.offers import mcp
-from antiphon.domain.tools import McpTool
+from antiphon.domain.tools import REDACTED, McpTool
 
 MIN_SECRET_LENGTH = 4
 """Shorter values reveal nothing, and they appear in ordinary text."""

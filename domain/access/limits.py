@@ -1,4 +1,4 @@
-"""What an API key may do: its limits by minute and by day, and its rights.
+"""The limits of an API key by minute and by day, and its rights.
 
     KINDS        each limit there is, by the name that operators write
     KeyPolicy    the limits and rights of one key
@@ -70,7 +70,7 @@ from their acceptance to their end, also while they wait."""
 
 Scope = Literal["read", "write", "metrics"]
 SCOPES: tuple[Scope, ...] = ("read", "write")
-"""What a key may do unless its policy says otherwise. `read`: requests with GET. `write`: all
+"""The rights of a key unless its policy says otherwise. `read`: requests with GET. `write`: all
 others. `metrics`: GET /metrics, which tells of all tenants."""
 
 Tier = Literal["flex", "default", "priority"]
@@ -147,7 +147,7 @@ def normalize_host(host: str) -> str:
 
 
 class LimitState(Struct, frozen=True, kw_only=True):
-    """What a key has used of one limit; `reset_s` is the time until its window ends."""
+    """The use of one limit by a key; `reset_s` is the time until its window ends."""
 
     name: str
     limit: int

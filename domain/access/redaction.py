@@ -1,11 +1,11 @@
-"""What may be shown of requests and responses outside of the API: no secrets, no files."""
+"""Redaction: requests and responses outside of the API, without secrets and files."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from antiphon.domain.kinds.mcp import REDACTED, redact_secrets
+from antiphon.domain.tools import REDACTED, redact_secrets
 
 _DATA_URL = re.compile(r"data:([^;,]{0,100})[^,]{0,200},")
 SEALED = "encrypted_content"

@@ -1,4 +1,4 @@
-"""What requests of an API key may name: its models, tools and hosts."""
+"""The rights of an API key: the models, tools and hosts that its requests may name."""
 
 from __future__ import annotations
 

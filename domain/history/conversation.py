@@ -17,9 +17,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from antiphon.domain import items as i
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
 from antiphon.domain.errors import RequestError, missing_parameter
-from antiphon.domain.kinds.mcp import redact_secrets
 from antiphon.domain.requests.decoding import check_values, decode_item
 from antiphon.domain.requests.request import AnyFormat, Effort
+from antiphon.domain.tools import redact_secrets
 from antiphon.domain.vocabulary.shown import View
 from antiphon.domain.vocabulary.tool import ToolSpec
 

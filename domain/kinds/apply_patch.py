@@ -125,6 +125,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=None,
+    redact=None,
 )
 
 APPLY_PATCH = CallKind(

@@ -128,6 +128,7 @@ TOOL = ToolKind(
     stand_in="code_interpreter",
     ignored=None,
     echo=None,
+    redact=None,
 )
 CODE = CallKind(
     name=PYTHON,

@@ -233,6 +233,7 @@ TOOLS = (
         stand_in=None,
         ignored=None,
         echo=None,
+        redact=None,
     ),
     ToolKind(
         tool=ComputerUse,
@@ -242,6 +243,7 @@ TOOLS = (
         stand_in=None,
         ignored=None,
         echo=None,
+        redact=None,
     ),
     ToolKind(
         tool=ComputerUsePreview,
@@ -251,6 +253,7 @@ TOOLS = (
         stand_in=None,
         ignored=None,
         echo=None,
+        redact=None,
     ),
 )
 

@@ -154,6 +154,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=ignored_paths,
     echo=None,
+    redact=None,
 )
 
 CUSTOM = CallKind(

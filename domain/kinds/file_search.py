@@ -195,6 +195,7 @@ TOOL = ToolKind(
     stand_in="file_search",
     ignored=None,
     echo=None,
+    redact=None,
 )
 SEARCH = CallKind(
     name=FILE_SEARCH,

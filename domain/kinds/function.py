@@ -208,6 +208,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=_echo,
+    redact=None,
 )
 
 FUNCTION = CallKind(

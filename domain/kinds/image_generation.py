@@ -125,6 +125,7 @@ TOOL = ToolKind(
     stand_in=NAME,
     ignored=None,
     echo=None,
+    redact=None,
 )
 
 KIND = Kind(name="image_generation", items=(CALL,), tools=(TOOL,), calls=())

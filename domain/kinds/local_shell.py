@@ -104,6 +104,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=None,
+    redact=None,
 )
 
 LOCAL_SHELL = CallKind(

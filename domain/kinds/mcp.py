@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from antiphon.domain.vocabulary.shown import (
     View,
 )
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, Steps, ToolBuilder
-from antiphon.domain.vocabulary.tool import Tool, ToolSpec, qualified_name
+from antiphon.domain.vocabulary.tool import REDACTED, Tool, ToolSpec, qualified_name
 from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
 
 MCP_KINDS = ("mcp", "mcp_approval")
@@ -139,18 +138,7 @@ def model_name(label: str, name: str) -> str:
     return qualified_name(*parts)
 
 
-REDACTED = "<redacted>"
-
-
-def redact_secrets(tool: Json) -> Json:
-    """Return a tool's JSON without its secrets, to show or store.
-
-    >>> tool = {"type": "mcp", "server_label": "s", "authorization": "x", "headers": {"k": "v"}}
-    >>> redact_secrets(tool)
-    {'type': 'mcp', 'server_label': 's', 'headers': {'k': '<redacted>'}}
-    """
-    if tool.get("type") != "mcp":
-        return tool
+def _without_secrets(tool: Json) -> Json:
     redacted = {name: value for name, value in tool.items() if name != "authorization"}
     if isinstance(redacted.get("headers"), dict):
         redacted["headers"] = dict.fromkeys(redacted["headers"], REDACTED)
@@ -225,7 +213,9 @@ def _shown_call(item: McpCall | McpApprovalRequest, view: View) -> Call:
 def _result(item: McpCall, _: View) -> Result:
     if item.output is not None:
         return Result(body=item.output)
-    return Result(body=JsonBody(item.error), is_error=True) if item.error else Result()
+    if item.error is None:
+        return Result()
+    return Result(body=JsonBody(item.error), is_error=True)
 
 
 LIST_TOOLS = ItemKind(
@@ -279,7 +269,8 @@ TOOL = ToolKind(
     chosen=MCP_KINDS,
     stand_in=None,
     ignored=None,
-    echo=lambda tool: redact_secrets(msgspec.to_builtins(tool)),
+    echo=None,
+    redact=_without_secrets,
 )
 MCP = CallKind(
     name="mcp",

@@ -47,6 +47,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=_ignored_paths,
     echo=None,
+    redact=None,
 )
 
 KIND = Kind(name="namespace", items=(), tools=(TOOL,), calls=())

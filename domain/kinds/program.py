@@ -60,6 +60,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=None,
+    redact=None,
 )
 CODE = CallKind(
     name="program",

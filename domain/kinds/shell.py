@@ -431,6 +431,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=None,
+    redact=None,
 )
 SHELL = CallKind(
     name="shell",

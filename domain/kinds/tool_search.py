@@ -145,6 +145,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=None,
+    redact=None,
 )
 
 KIND = Kind(name="tool_search", items=(CALL, OUTPUT), tools=(TOOL,), calls=(CLIENT, SERVER))

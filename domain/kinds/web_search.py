@@ -196,6 +196,7 @@ TOOLS = tuple(
         stand_in="web_search",
         ignored=_ignored_paths,
         echo=None,
+        redact=None,
     )
     for tool in (WebSearch, WebSearch2025, WebSearchPreview, WebSearchPreview2025)
 )

@@ -289,7 +289,7 @@ class ApprovedCall(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str | None:
-        """What was approved, if the request's id says so: those of earlier versions do not."""
+        """The hash of the approved tool, if the request's id has one: older ids do not."""
         match = _APPROVAL_KEY.search(str(self.request.id))
         return match[1] if match is not None else None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from antiphon.domain import tools as t
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import TOOL_KINDS
@@ -44,5 +46,6 @@ def echo_of(tool: t.RequestTool) -> t.Tool | Json:
     """Return what the Response shows of a tool: no secrets, and `strict` as it was understood."""
     if isinstance(tool, t.UnknownTool):
         return tool.raw
-    echo = TOOL_KINDS[type_of(type(tool))].echo
-    return tool if echo is None else echo(tool)
+    kind = TOOL_KINDS[type_of(type(tool))]
+    shown: t.Tool = tool if kind.echo is None else kind.echo(tool)
+    return shown if kind.redact is None else kind.redact(msgspec.to_builtins(shown))

@@ -1,4 +1,4 @@
-"""What happened during a response, and when: recorded once, shown everywhere.
+"""The metrics of a response: recorded once, shown everywhere.
 
 Logs, metrics, traces, the console and `metrics` of the Response are all made from these records.
 Times are seconds since the epoch, durations are seconds. None of it holds text of a request, a
@@ -15,8 +15,8 @@ CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
 """`refused`: this server did not run the call. `canceled`: the response ended before it did."""
 
 TurnKind = Literal["answer", "tools", "tool_search", "compaction", "warm_up", "budget"]
-"""What a turn is for. `tools`: MCP servers are asked before the model's first answer. `budget`: the
-response ends because the turns before used a whole budget."""
+"""The purpose of a turn. `tools`: MCP servers are asked before the model's first answer. `budget`:
+the response ends because the turns before used a whole budget."""
 
 MODEL_TURNS: frozenset[TurnKind] = frozenset({"answer", "compaction", "warm_up"})
 """Kinds of turns in which a model runs."""
@@ -25,7 +25,7 @@ LISTING = "tools/list"
 """The name under which the listing of an MCP server is recorded: its method in the protocol."""
 
 Phase = Literal["queued", "starting", "thinking", "writing", "tool"]
-"""What a run of this server is doing; `starting`: the model has not written anything yet."""
+"""The phase of a run of this server; `starting`: the model has not written anything yet."""
 
 
 class ToolCallMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -66,7 +66,7 @@ class TracedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model read and wrote in one turn, and what that became.
+    """One turn: what the model read and wrote, and what that became.
 
     `prompt` and `output` are text in which special tokens are visible. A turn on a Chat Completions
     server has `upstream_request` and, in `output`, the stream's data, a line for each event. A turn
@@ -97,7 +97,7 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the server keeps of a run besides what it stores anyway. `request` has no `input`.
+    """The trace of a run: what the store does not keep anyway. `request` has no `input`.
 
     `started_at` is in seconds since the epoch. `server` holds versions and settings.
     """

@@ -1,4 +1,4 @@
-"""What a kind declares (docs/decisions/0135).
+"""Kinds, and the parts that each of them declares (docs/decisions/0135).
 
 All parts are required: mypy refuses a declaration that lacks one, and so does the import, with a
 sentence. A kind that has nothing to say of a part says so: None, an empty tuple, NO_EVENTS.
@@ -131,7 +131,8 @@ class ToolKind(Declaration):
     are the kinds of calls that a tool_choice of this type selects: none if it is no type of
     tool_choice, None if it is one of a tool that only a server could run, and this one does not.
     `stand_in` is the name by which an operator lets an MCP server replace it. `ignored` yields the
-    paths of fields without effect, and `echo` returns what the Response shows of the tool.
+    paths of fields without effect, and `echo` returns the tool as the Response
+    shows it. `redact` returns its JSON without secrets, to show or store.
     """
 
     tool: type[Tool]
@@ -140,7 +141,8 @@ class ToolKind(Declaration):
     chosen: tuple[str, ...] | None
     stand_in: str | None
     ignored: Callable[[Any, str], Iterator[str]] | None
-    echo: Callable[[Any], Tool | Json] | None
+    echo: Callable[[Any], Tool] | None
+    redact: Callable[[Json], Json] | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What is known of the conversation that an item is shown in.
+    """The conversation that an item is shown in, and the tools of the turn.
 
     `tools` are the turn's, `calls` has the call that each output answers, and `numbers` counts the
     items of each type from 0; both are by the `id()` of the item.

@@ -17,7 +17,7 @@ Place = dict[str, Any]
 
 
 class TextCall(Struct, frozen=True, kw_only=True):
-    """What differs between the kinds of call: the item, and the field and events of its text."""
+    """A kind of call: its item, and the field and the events of its text."""
 
     kind: str
     prefix: str

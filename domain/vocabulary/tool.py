@@ -17,6 +17,9 @@ class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base class of all tools."""
 
 
+REDACTED = "<redacted>"
+"""Stands for the value of a secret."""
+
 NAMED_KINDS = ("function", "custom")
 """The kinds of tools that a client names; there is at most one tool of any other kind."""
 

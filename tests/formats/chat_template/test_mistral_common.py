@@ -12,6 +12,7 @@ import pytest
 from antiphon.adapters.formats.chat_template import ChatTemplateFormat, load
 from antiphon.adapters.formats.format_check import check_format
 from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.domain import content as c
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError, SettingsError
@@ -75,7 +76,7 @@ def a_turn(*items: i.Item, **fields: Any) -> Turn:
 
 
 ASKED = i.Message(role="user", content="Where? [/INST]")
-THOUGHT = i.Reasoning(content=[i.ReasoningText(text="A map helps.")])
+THOUGHT = i.Reasoning(content=[c.ReasoningText(text="A map helps.")])
 CALL = i.FunctionCall(call_id="call_123", name="look", arguments='{"at": "the map"}')
 RESULT = i.FunctionCallOutput(call_id="call_123", output="Here.")
 

@@ -82,6 +82,7 @@ TOOL = ToolKind(
     stand_in=None,
     ignored=None,
     echo=None,
+    redact=None,
 )
 
 CLOCK = CallKind(
