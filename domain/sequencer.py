@@ -45,8 +45,9 @@ class Sequencer:
         self._seal = seal
         self._state = START
         self._next_number = 0
-        self._output: list[AnyItem] = []
-        self._turns: list[TurnUsage] = []
+        self.output: list[AnyItem] = []
+        """The items that are done, in order."""
+        self.turns: list[TurnUsage] = []
         self._open: Builder | None = None
         self.metrics: Callable[[], ResponseMetrics] | None = None
         """Returns what the ended Response shows as its `metrics`, if the client wants to see it."""
@@ -75,8 +76,8 @@ class Sequencer:
     def restore(self, events: Sequence[e.Event]) -> None:
         """Go to the state after `events`, wherever this sequencer is; see `resumed`."""
         self._state, self._open = START, None
-        self._output.clear()
-        self._turns.clear()
+        self.output.clear()
+        self.turns.clear()
         open_index: int | None = None
         for index, event in enumerate(events):
             self._state = advance(self._state, event)
@@ -84,7 +85,7 @@ class Sequencer:
                 open_index = index
             elif isinstance(event, e.ItemDone):
                 open_index = None
-                self._output.append(event.item)
+                self.output.append(event.item)
             elif isinstance(event, e.RESPONSE_EVENTS):
                 self.response = event.response
         if open_index is not None:
@@ -92,18 +93,9 @@ class Sequencer:
         self._next_number = len(events)
 
     @property
-    def output(self) -> Sequence[AnyItem]:
-        """The items that are done, in order."""
-        return self._output
-
-    @property
-    def turns(self) -> Sequence[TurnUsage]:
-        return self._turns
-
-    @property
     def has_output(self) -> bool:
         """Whether any output item was started."""
-        return bool(self._output) or self._open is not None
+        return bool(self.output) or self._open is not None
 
     def open(self) -> list[e.Event]:
         """Return `created`, then `queued` if the response waits for a worker."""
@@ -124,7 +116,7 @@ class Sequencer:
         if isinstance(delta, d.ItemEnd):
             return self._number(self._close("completed"))
         if isinstance(delta, d.TurnEnd):
-            self._turns += (delta.usage, *delta.other_usages)
+            self.turns += (delta.usage, *delta.other_usages)
             return self._number(
                 self._close("completed" if delta.reason == "stop" else "incomplete")
             )
@@ -132,14 +124,14 @@ class Sequencer:
             return []  # the progress or end of a tool item that was already closed
         closing = self._close("completed")
         context = BuilderContext(
-            len(self._output), self._new_id, e.ItemAdded, e.ItemDone, self._seal
+            len(self.output), self._new_id, e.ItemAdded, e.ItemDone, self._seal
         )
         self._open = BUILDERS[type(delta)](delta, context)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
 
     def add_usage(self, usages: Sequence[TurnUsage]) -> None:
         """Count the tokens of a turn that was abandoned and so has no TurnEnd."""
-        self._turns += usages
+        self.turns += usages
 
     def complete(self) -> list[e.Event]:
         events = self._close("completed")
@@ -155,11 +147,11 @@ class Sequencer:
 
     def fail(self, failure: Failure) -> list[e.Event]:
         """End as failed; this also works after a bug left an item half written."""
-        completed_items = len(self._output)
+        completed_items = len(self.output)
         try:
             closing = self._number(self._close("incomplete"))
         except EventOutOfOrder:
-            del self._output[completed_items:]
+            del self.output[completed_items:]
             closing, self._state = [], RUNNING
         return [*closing, *self._fail(failure)]
 
@@ -198,20 +190,20 @@ class Sequencer:
         if self._open is None:
             return ()
         events = self._open.close(status)
-        self._output.append(self._open.item)
+        self.output.append(self._open.item)
         self._open = None
         return events
 
     def _end(self, status: str, **changes: object) -> Response:
         shows_messages = self.response.input_messages is not UNSET
-        usages = per_turn(self._turns) if shows_messages or len(self._turns) > 1 else ()
+        usages = per_turn(self.turns) if shows_messages or len(self.turns) > 1 else ()
         if self.metrics is not None:
             changes["metrics"] = self.metrics()
         self.response = replace(
             self.response,
             status=status,
-            output=tuple(self._output),
-            usage=total(self._turns, list_turns=shows_messages) if self._turns else None,
+            output=tuple(self.output),
+            usage=total(self.turns, list_turns=shows_messages) if self.turns else None,
             usage_per_turn=usages if shows_messages or len(usages) > 1 else UNSET,
             **changes,
         )

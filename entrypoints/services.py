@@ -36,7 +36,6 @@ from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import StartLimits, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.jobs import Jobs
-from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
@@ -44,6 +43,7 @@ from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
+from antiphon.application.runs.turns import PlanTurns
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.websocket.open_websockets import OpenWebSockets
@@ -56,8 +56,8 @@ from antiphon.entrypoints.http.api.vector_stores import VectorStoreServices
 from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
-from antiphon.entrypoints.http.wire.keepalive import KeepAlive
 from antiphon.entrypoints.http.wire.protocol import Transport
+from antiphon.entrypoints.http.wire.sse import KeepAlive
 from antiphon.entrypoints.wiring import access, admission, code, media, resources, stores, tools
 from antiphon.entrypoints.wiring import traces as t
 from antiphon.entrypoints.wiring import transport as w

@@ -125,17 +125,22 @@ class TurnCache(Generic[E]):
 
         Without tokens, the cache only knows that the entries belong to one turn.
         """
-        digests = tuple(
-            (self._digest(entry), author == "reasoning")
-            for entry in entries
-            if (author := self._author_of(entry)) in ("model", "reasoning")
-        )
-        if all(is_reasoning for _, is_reasoning in digests):
-            return  # nothing to recognize it by
+        digests: list[tuple[bytes, bool]] = []
+        is_recognizable = False
+        for entry in entries:
+            author = self._author_of(entry)
+            if author in ("model", "reasoning"):
+                digests.append((self._digest(entry), author == "reasoning"))
+                is_recognizable |= author == "model"
+        if not is_recognizable:
+            return
         turn = _Turn(digests, None if token_ids is None else token_array(token_ids), has_reasoning)
-        others = (each for each in self._turns.get(prefix_digest) or () if each.digests != digests)
-        turns = (turn, *others)[:MAX_TURNS_PER_PREFIX]
-        self._turns.put(prefix_digest, turns, sum(each.size for each in turns))
+        turns, size = [turn], turn.size
+        for other in self._turns.get(prefix_digest) or ():
+            if other.digests != digests and len(turns) < MAX_TURNS_PER_PREFIX:
+                turns.append(other)
+                size += other.size
+        self._turns.put(prefix_digest, turns, size)
 
     def group_turns(
         self, entries: Sequence[E], prefix_digests: Sequence[bytes]

@@ -22,6 +22,7 @@ from antiphon.domain.requests.request import (
     CreateResponse,
     PlainFormat,
     PromptCacheOptions,
+    ReasoningParams,
     TextParams,
 )
 from antiphon.domain.responses.response import (
@@ -85,7 +86,9 @@ def response_of(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
         conversation=ConversationRef(id=conversation_id) if conversation_id else None,
-        reasoning=_reasoning(request, model),
+        reasoning=_reasoning(request.reasoning, request, model)
+        if request.reasoning
+        else ReasoningConfig(),
         store=request.store is not False,
         temperature=_first_known(request.temperature, defaults.get("temperature"), 1.0),
         text=_text(request),
@@ -179,10 +182,9 @@ def _text(request: CreateResponse, active_format: AnyFormat | None = None) -> Te
     return TextConfig(format=msgspec.to_builtins(text_format), verbosity=text.verbosity or "medium")
 
 
-def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
-    reasoning = request.reasoning
-    if reasoning is None:
-        return ReasoningConfig()
+def _reasoning(
+    reasoning: ReasoningParams, request: CreateResponse, model: Model
+) -> ReasoningConfig:
     return ReasoningConfig(
         effort=_effort(request, model),
         summary=reasoning.summary or reasoning.generate_summary,
@@ -241,7 +243,7 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
         ignore_eos=bool(request.ignore_eos),
         logit_bias=request.logit_bias or {},
         logprobs=(request.top_logprobs or 0) if with_logprobs else None,
-        constraint=_constraint(request),
+        constraint=_constraint(request) if request.structured_outputs else None,
         step_tokens=1 if watched else LOGPROB_STEP if with_logprobs else ALL_AT_ONCE,
         extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},
     )

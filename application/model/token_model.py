@@ -125,6 +125,10 @@ class TokenModel(Model):
     async def aclose(self) -> None:
         await self._engine.aclose()
 
+    def ignored_fields(self, turn: Turn) -> Sequence[str]:  # noqa: ARG002 - it is of all turns
+        """Return none: what a format and an engine cannot do, they refuse."""
+        return ()
+
     async def check(self) -> None:
         await self._engine.check()
 
@@ -142,7 +146,10 @@ class TokenModel(Model):
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
     ) -> ModelTurn:
-        turn, prompt = await self._render_to_fit(turn)
+        if turn.truncate:
+            turn, prompt = await self._render_to_fit(turn)
+        else:
+            prompt = await self._render_whole(turn)
         if admit is not None:
             await admit(len(prompt.token_ids))
         written = () if turn.progress is None else self._begin(turn, len(prompt.token_ids))
@@ -231,8 +238,6 @@ class TokenModel(Model):
             return None
 
     async def _render_to_fit(self, turn: Turn) -> tuple[Turn, Prompt]:
-        if not turn.truncate:
-            return turn, await self._render_whole(turn)
         reserved = reserved_tokens(turn, self._engine.context_length)
         shorter_turn, prompt = await longest_that_fits(
             turn,
@@ -241,23 +246,20 @@ class TokenModel(Model):
             tokens_of=lambda prompt: None if prompt is None else len(prompt.token_ids),
         )
         # It may leave less than reserved, but no more items can be dropped.
-        if prompt is None or not self._leaves(1, prompt):
+        if prompt is None or len(prompt.token_ids) > self._max_prompt_tokens:
             return turn, await self._render_whole(turn)
         return shorter_turn, prompt
 
     async def _render_whole(self, turn: Turn) -> Prompt:
         counted = None if self._counted is None else self._counted.take(turn)
         prompt = counted or await self._render(turn)
-        if not self._leaves(1, prompt):
+        if len(prompt.token_ids) > self._max_prompt_tokens:
             raise input_too_long(len(prompt.token_ids), self._max_prompt_tokens)
         return prompt
 
     @property
     def _max_prompt_tokens(self) -> int:
         return self._engine.context_length - 1
-
-    def _leaves(self, tokens: int, prompt: Prompt) -> bool:
-        return len(prompt.token_ids) + tokens <= self._engine.context_length
 
 
 class TokenTurn(ModelTurn):

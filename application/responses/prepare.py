@@ -14,9 +14,8 @@ from antiphon.application.ports import Clock, NewId, StoredItem
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import Reservation, RunCharge
 from antiphon.application.runs.jobs import Jobs
-from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
-from antiphon.application.runs.turns import Turns
+from antiphon.application.runs.turns import PlanTurns, Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.access.limits import LimitState
@@ -50,11 +49,6 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     @property
     def tenant(self) -> str:
         return self.submission.caller.tenant
-
-    @property
-    def must_be_remembered(self) -> bool:
-        """Whether the caller keeps the conversation, because the store does not."""
-        return self.submission.remembered is not None and not self.response.store
 
     @property
     def shown_items(self) -> list[StoredItem]:

@@ -193,7 +193,7 @@ class StartResponse:
                 if prepared.response.store:  # also if this was cancelled: it may be stored already
                     await run_to_completion(self._delete_abandoned(prepared))
                 raise
-            lease = run.lease if run.is_stored else None
+            lease = run.lease if response.store else None
             task = await self._runs.start(
                 run.id, self._run_response(run), lease=lease, recorder=run.recorder
             )
@@ -235,7 +235,7 @@ class StartResponse:
     async def _open_log(self, prepared: PreparedResponse, run: Run) -> EventBatches:
         """Save the response, create its log and return a reader of it."""
         events = [*run.sequencer.open(), *run.sequencer.start()]
-        if run.is_stored:
+        if run.sequencer.response.store:
             await self._save(prepared, run.sequencer.response, events, owner=self._owner)
         await self._log.create(run.id)
         await self._log.append(run.id, events)
@@ -312,7 +312,9 @@ def _accepted(
         response=response,
         turn=prepared.turn,
         events=events,
-        shown_items=prepared.shown_items if prepared.must_be_remembered else (),
+        shown_items=prepared.shown_items
+        if prepared.submission.remembered is not None and not response.store
+        else (),
         ignored=ignored,
         rate_limits=prepared.rate_limits,
         outlives_client=prepared.is_durable,

@@ -6,6 +6,7 @@ Creating a response and counting its tokens both start here, so that the count i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,8 @@ from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
 from antiphon.application.support.threads import (
     ITEM_BYTES,
-    run_in_thread,
+    MIN_THREAD_BYTES,
+    compute_in_thread,
 )
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
@@ -98,7 +100,9 @@ class PrepareTurn:
         """
         request, tenant = submission.request, submission.caller.tenant
         remembered = submission.remembered or {}
-        models = self._models.allowed_by(submission.caller.policy)
+        models, policy = self._models, submission.caller.policy
+        if policy.models:
+            models = models.allowed_by(policy)
         model = models.get(request.model) if request.model else models.default
         if isinstance(request.input, str):  # a user message, to which no rule applies
             entries = c.entries(request.input)
@@ -111,7 +115,8 @@ class PrepareTurn:
         size = ITEM_BYTES * (len(history) + len(entries))
         if known_tools is None and request.tools:
             size += _size_of_tools(request)
-        checked = await run_in_thread(size, self._check, submission, history, entries, known_tools)
+        check = partial(self._check, submission, history, entries, known_tools)
+        checked = check() if size < MIN_THREAD_BYTES else await compute_in_thread(check)
         items, conversation, offer = checked.items, checked.conversation, checked.offer
         reasoning = request.reasoning
         shown = (
@@ -166,7 +171,8 @@ class PrepareTurn:
         if caller.policy.hosts:
             check_urls(caller.policy, entries)
         items = [entry.item for entry in entries]
-        conversation = [*[entry.item for entry in history], *items]
+        earlier_items = [entry.item for entry in history] if history else []
+        conversation = [*earlier_items, *items]
         only_messages = c.only_messages(conversation)
         offer = NO_TOOLS
         if request.tools or request.tool_choice is not None or not only_messages:
@@ -181,7 +187,7 @@ class PrepareTurn:
         ignored = ignored_paths(request, offer)
         if submission.strict:
             refuse_ignored(ignored, offer)
-        c.check_ids([entry.item.id for entry in history], items)
+        c.check_ids([item.id for item in earlier_items] if earlier_items else (), items)
         checked = _CheckedRequest(
             items=items, conversation=conversation, offer=offer, ignored=ignored
         )

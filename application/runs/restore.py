@@ -22,13 +22,12 @@ from antiphon.application.resources.limits import RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
-from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.resumed_log import ResumedJournal, ResumedLog
 from antiphon.application.runs.run_response import SERVER_RESTARTED, Run, RunTurns
 from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stored_events import StoredLog, read_log
-from antiphon.application.runs.turns import Turns
+from antiphon.application.runs.turns import PlanTurns, Turns
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.request_context import RequestContext

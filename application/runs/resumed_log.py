@@ -19,8 +19,9 @@ from antiphon.domain.sequencer import Sequencer
 class ResumedLog:
     """The events that a resumed run must repeat: `sequencer` is as it was after all of them.
 
-    `rewind` takes it back to the run's start. `end` takes it to the end of the log again, if the
-    run has not come so far.
+    Entering it takes the sequencer back to the run's start. Leaving it takes the sequencer to the
+    end of the log again, if the run has not come so far, and then raises RunDiverged if nothing
+    else was raised.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class ResumedLog:
         """Whether the run had begun to fail."""
         return isinstance(self._events[-1], Error)
 
-    def rewind(self) -> None:
+    def __enter__(self) -> None:
         start = [*takewhile(lambda event: isinstance(event, RESPONSE_EVENTS), self._events)]
         if len(start) < len(self._events):
             self._sequencer.restore(start)
@@ -60,16 +61,14 @@ class ResumedLog:
         self._next += len(logged)
         return events[len(logged) :]
 
-    def check_end(self) -> None:
-        """Raises: RunDiverged if the run has ended before the log does."""
-        if self.is_behind:
-            raise RunDiverged(f"The run has ended before the event {self._next} of the log.")
-
-    def end(self) -> None:
-        if self.is_behind:
-            self._sequencer.restore(self._events)
-            self._progress.forget()
-            self._next = len(self._events)
+    def __exit__(self, error: object, *_: object) -> None:
+        if not self.is_behind:
+            return
+        ended_at, self._next = self._next, len(self._events)
+        self._sequencer.restore(self._events)
+        self._progress.forget()
+        if error is None:
+            raise RunDiverged(f"The run has ended before the event {ended_at} of the log.")
 
 
 class ResumedJournal(Journal):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -130,19 +130,6 @@ class Run(Struct, frozen=True, kw_only=True):
         """Whether the response has a terminal state, which may not be stored yet."""
         return self.sequencer.response.status in TERMINAL
 
-    @property
-    def is_stored(self) -> bool:
-        return self.sequencer.response.store
-
-    @property
-    def conversation_id(self) -> str | None:
-        conversation = self.sequencer.response.conversation
-        return conversation.id if conversation else None
-
-    @property
-    def must_store_end(self) -> bool:
-        return self.is_stored or self.conversation_id is not None
-
 
 class RunResponse:
     """Runs a response to its end; cancelling the task that runs it cancels the response.
@@ -190,7 +177,9 @@ class RunResponse:
             ending = self.finish(run, end)
         # A cancellation must not leave a stored response without an end, or its conversation
         # locked. The end of another response matters only to the reader, who has left.
-        await (run_to_completion(ending) if run.must_store_end else ending)
+        response = run.sequencer.response
+        must_be_stored = response.store or response.conversation is not None
+        await (run_to_completion(ending) if must_be_stored else ending)
 
     async def finish(self, run: Run, end: Sequence[Event]) -> bool:
         """Store the run's end, then show readers the `end` events.
@@ -201,7 +190,7 @@ class RunResponse:
             # Before readers see the end: the next request may depend on it.
             await self._settle(run, run.charge)
         ended = run.recorder.end(run.sequencer.response)
-        if run.recorder.trace is not None and run.is_stored:
+        if run.recorder.trace is not None and ended.store:
             await run.recorder.trace.save(run.lease, ended)
         try:
             has_lease = await self._store_end(run, ended, end)
@@ -209,16 +198,18 @@ class RunResponse:
             logger.exception("response %s could not be stored", run.id)
             await self._end_unstored(run, run.sequencer.revoke(end, NOT_STORED))
             run.recorder.end(run.sequencer.response)
-            self._report(run)
+            if self._report_run is not None:
+                self._report(run, self._report_run)
             return False
         if not has_lease:
             await self._give_up(run, run.sequencer.revoke(end, ENDED_ELSEWHERE))
             return False
         if self._log_outputs:
             logger.info("response %s ended: %s", run.id, _to_log(run.sequencer.response))
-        if not run.is_stored:
+        if not ended.store:
             await self._log.drop(run.id)
-        self._report(run)
+        if self._report_run is not None:
+            self._report(run, self._report_run)
         return True
 
     async def _settle(self, run: Run, charge: RunCharge) -> None:
@@ -232,10 +223,9 @@ class RunResponse:
         except asyncio.CancelledError:  # nobody knows whether it was; a second time has no effect
             await run_to_completion(settle())
 
-    def _report(self, run: Run) -> None:
-        if self._report_run is not None:
-            metrics = run.recorder.snapshot()
-            self._report_run(EndedRun.of(run.tenant, run.sequencer.response, metrics))
+    def _report(self, run: Run, report: ReportRun) -> None:
+        metrics = run.recorder.snapshot()
+        report(EndedRun.of(run.tenant, run.sequencer.response, metrics))
 
     async def _run_turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response.
@@ -247,8 +237,10 @@ class RunResponse:
         try:
             if sequencer.response.status == "queued":
                 await run.journal.append(sequencer.start())
-            async with limit:  # whatever takes the time: the engine, a tool or a slow reader
-                reason = await self._write_turns(run)
+            # A resumed run first repeats what is in its log.
+            with run.resumed_log or nullcontext():
+                async with limit:  # whatever takes the time: the engine, a tool or a slow reader
+                    reason = await self._write_turns(run)
         except asyncio.CancelledError as exc:
             return self._end_cancelled(run, exc.args)
         except (LeaseLost, ServerShuttingDown):
@@ -276,22 +268,7 @@ class RunResponse:
         return sequencer.end_incomplete(INCOMPLETE_REASONS[reason])
 
     async def _write_turns(self, run: Run) -> d.EndReason:
-        """Write the events of all turns. Return why the last one ended.
-
-        A resumed run first repeats those in its log. Whatever happens, its sequencer is then as it
-        was at the end of the log, or further.
-        """
-        if run.resumed_log is None:
-            return await self._write_new_turns(run)
-        run.resumed_log.rewind()
-        try:
-            reason = await self._write_new_turns(run)
-            run.resumed_log.check_end()
-            return reason
-        finally:
-            run.resumed_log.end()
-
-    async def _write_new_turns(self, run: Run) -> d.EndReason:
+        """Write the events of all turns. Return why the last one ended."""
         sequencer, recorder = run.sequencer, run.recorder
         reason: d.EndReason = "stop"
         async with aclosing(run.turns.iterate(sequencer.output, sequencer.turns)) as turns:
@@ -330,7 +307,11 @@ class RunResponse:
                 if must_watch:
                     must_watch = run.recorder.watch_batch(deltas)
                 shown = _without_reasoning(deltas) if run.hide_reasoning else deltas
-                events = [event for delta in shown for event in feed(delta)]
+                events = (
+                    feed(shown[0])
+                    if len(shown) == 1
+                    else [event for delta in shown for event in feed(delta)]
+                )
                 if trace is not None:
                     trace.add_batch(deltas, events[-1].sequence_number if events else -1)
                 if events:
@@ -343,11 +324,15 @@ class RunResponse:
 
     async def _store_end(self, run: Run, response: Response, end: Sequence[Event]) -> bool:
         """Store the response's end, and add its items to its conversation."""
-        if not run.is_stored and run.conversation_id is not None:
+        if not response.store and response.conversation is not None:
             output = [to_stored_item(c.entry(item)) for item in response.output]
             items = [*run.input, *output] if response.keeps_items else []
             release = partial(
-                self._store.release_conversation, run.tenant, run.conversation_id, run.id, items
+                self._store.release_conversation,
+                run.tenant,
+                response.conversation.id,
+                run.id,
+                items,
             )
             await retry(release, self._retry_s)  # a repetition has no effect: the claim is gone
         shown = run.sequencer.response
@@ -361,11 +346,10 @@ class RunResponse:
         back, and a server ends it in the store.
         """
         # A run that can be resumed still needs the claim on its conversation.
-        if run.conversation_id is not None and not run.can_resume:
-            release = partial(
-                self._store.release_conversation, run.tenant, run.conversation_id, run.id
-            )
-            log_message = f"conversation {run.conversation_id} stays locked by {run.id}"
+        conversation = run.sequencer.response.conversation
+        if conversation is not None and not run.can_resume:
+            release = partial(self._store.release_conversation, run.tenant, conversation.id, run.id)
+            log_message = f"conversation {conversation.id} stays locked by {run.id}"
             await self._compensation.run(release, log_message=log_message)
         await run.journal.give_up(end)
 

@@ -32,7 +32,8 @@ class MakeSequencer:
 
         What it makes, ids and sealed texts, is recorded in the `progress`.
         """
-        new_id, seal = self._new_id, self._seal_of(request, tenant)
+        includes = request is not None and request.include
+        new_id, seal = self._new_id, self._seal_of(includes, tenant) if includes else None
         if progress is not None:
             new_id = partial(progress.new_id, new_id)
             seal = None if seal is None else partial(progress.seal, seal)
@@ -51,8 +52,7 @@ class MakeSequencer:
         sequencer.restore(events)
         return sequencer
 
-    def _seal_of(self, request: CreateResponse | None, tenant: str) -> Callable[[str], str] | None:
-        include = request.include if request is not None else None
-        if "reasoning.encrypted_content" not in (include or ()):
+    def _seal_of(self, include: Sequence[str], tenant: str) -> Callable[[str], str] | None:
+        if "reasoning.encrypted_content" not in include:
             return None
         return partial(self._seal, tenant)

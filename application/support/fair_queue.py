@@ -68,7 +68,8 @@ class FairQueue:
         max_waiting_in_all: int | None = None,
     ) -> None:
         self._free = slots
-        self._per_tenant = max(1, slots - 1) if per_tenant is None else per_tenant
+        self.per_tenant = max(1, slots - 1) if per_tenant is None else per_tenant
+        """The most slots that a tenant may hold."""
         self._max_waiting = max_waiting
         self._max_waiting_in_all = max_waiting_in_all
         self._held: dict[str, int] = {}
@@ -81,11 +82,6 @@ class FairQueue:
     def waiting(self) -> int:
         """How many requests wait, of all tenants."""
         return self._waiting_count
-
-    @property
-    def per_tenant(self) -> int:
-        """The most slots that a tenant may hold."""
-        return self._per_tenant
 
     def waiting_of(self, tenant: str) -> int:
         return len(self._waiting.get(tenant, ()))
@@ -140,7 +136,7 @@ class FairQueue:
     def take(self, tenant: str, slots: int = 1) -> bool:
         """Take slots now. Return False if the request must `join` the queue."""
         held = self._held.get(tenant, 0)
-        if self._waiting or slots > self._free or held + slots > self._per_tenant:
+        if self._waiting or slots > self._free or held + slots > self.per_tenant:
             return False
         self._free -= slots
         self._held[tenant] = held + slots
@@ -186,7 +182,7 @@ class FairQueue:
             raise server_full(in_all)
 
     def _is_in_share(self, tenant: str, slots: int) -> bool:
-        return self.held_by(tenant) + slots <= self._per_tenant
+        return self.held_by(tenant) + slots <= self.per_tenant
 
     def _take(self, tenant: str, slots: int) -> None:
         self._free -= slots

@@ -34,7 +34,7 @@ class LoopPortions:
 
     async def run(self, tenant: str, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `work()`, started in turn."""
-        if self._waiting or self._is_over():
+        if self._waiting.count or self._is_over():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(tenant, turn)
             await turn
@@ -52,7 +52,7 @@ class LoopPortions:
 
     def _begin_iteration(self) -> None:
         self._started_at = None
-        while self._waiting:
+        while self._waiting.count:
             self._schedule()
             turn = self._waiting.pop()
             if not turn.done():  # its request may have been canceled

@@ -15,28 +15,25 @@ class RoundRobin(Generic[K, V]):
     >>> queue = RoundRobin[str, int]()
     >>> for key, item in ("a", 1), ("a", 2), ("a", 3), ("b", 4):
     ...     queue.add(key, item)
-    >>> [queue.pop() for _ in range(len(queue))]
+    >>> [queue.pop() for _ in range(queue.count)]
     [1, 4, 2, 3]
     """
 
     def __init__(self) -> None:
         # In the order of their turns: a key whose item is taken goes to the end.
         self._items: OrderedDict[K, deque[V]] = OrderedDict()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
 
     def add(self, key: K, item: V) -> None:
         self._items.setdefault(key, deque()).append(item)
-        self._count += 1
+        self.count += 1
 
     def pop(self) -> V:
         """Return the next item. There must be one."""
         key = next(iter(self._items))
         items = self._items[key]
         item = items.popleft()
-        self._count -= 1
+        self.count -= 1
         if items:
             self._items.move_to_end(key)
         else:

@@ -276,11 +276,8 @@ class _OpenTurn:
         self._first_text_at: float | None = None
         self._last_token_at: float | None = None
         self._model_turn: ModelTurn | None = None
+        self.is_admitted = False
         self.calls: list[RecordedCall] = []
-
-    @property
-    def is_admitted(self) -> bool:
-        return self._model_turn is not None
 
     @property
     def phase(self) -> Phase:
@@ -293,6 +290,7 @@ class _OpenTurn:
     def admit(self, turn: ModelTurn) -> None:
         if self._model_turn is None:
             self._model_turn, self._admitted_at = turn, self._now()
+            self.is_admitted = True
 
     def watch_batch(self, deltas: Sequence[Delta]) -> bool:
         if self._first_token_at is None:
@@ -334,7 +332,7 @@ class _OpenTurn:
             tokens_per_second=_tokens_per_second(
                 written, first_token_at, last_token_at or self._now()
             ),
-            tool_calls=tuple([call.metrics for call in self.calls]),
+            tool_calls=tuple([call.metrics for call in self.calls]) if self.calls else (),
         )
         if self._model_turn is None:
             return turn

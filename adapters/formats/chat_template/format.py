@@ -103,7 +103,7 @@ class ChatTemplateFormat(Format):
         has_end = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         self._renderer.turn_cache.remember(
             prompt.prefix_digest,
-            list(transcript(approvals_as_calls(items), turn.tools)),
+            list(transcript(approvals_as_calls(items) if turn.tools else items, turn.tools)),
             token_ids if has_end and parser.is_well_formed else None,
             has_reasoning=parser.reasoning_tokens > 0,
         )

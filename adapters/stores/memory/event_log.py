@@ -259,7 +259,8 @@ class MemoryEventLog(EventLog):
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
 
     async def create(self, response_id: str) -> None:
-        self._evict()
+        if self._finished:
+            self._evict()
         self._logs[response_id] = _Log()
 
     async def append(self, response_id: str, events: Sequence[Event]) -> None:

@@ -25,7 +25,6 @@ from antiphon.entrypoints.http.access.credentials import HEALTH
 from antiphon.entrypoints.http.access.identity import Identity, identify
 from antiphon.entrypoints.http.access.refusals import refuse_request
 from antiphon.entrypoints.http.api.parameters import MAX_PATH_CHARS
-from antiphon.entrypoints.http.api.requests import header_values
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
 from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect
 
@@ -73,7 +72,7 @@ class Authentication:
 
     async def _authenticate(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Set the caller, and return the app's `receive`. Raises: AntiphonError."""
-        hosts = header_values(scope, b"host")
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) > 1 or not all(map(_is_host, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:

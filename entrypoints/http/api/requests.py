@@ -32,7 +32,7 @@ _TRACE_HEADERS = tuple((name, name.encode()) for name in TRACE_HEADERS)
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
     """Return the headers by name; the first one counts if there are several of a name."""
-    return dict(reversed([(name, value) for name, value in scope["headers"]]))
+    return dict(reversed([*scope["headers"]]))
 
 
 def header_values(scope: Scope, name: bytes) -> list[bytes]:
@@ -109,7 +109,7 @@ def request_context(request: Connection, *, shares_connection: bool = False) -> 
         if value := headers.get(key):
             trace_headers[name] = value.decode("latin-1")
     return RequestContext(
-        request_id=request_id(request),
+        request_id=request_id_in(request.scope),
         trace_headers=trace_headers,
         received_at=time.time(),
         shares_connection=shares_connection,
@@ -122,7 +122,7 @@ def response_headers(
     """Return a response's headers. `ignored` names what had no effect (docs/decisions/0018);
     `rate_limits` is what the caller's key has used.
     """
-    headers = {REQUEST_ID_HEADER: request_id(request), "cache-control": "no-store"}
+    headers = {REQUEST_ID_HEADER: request_id_in(request.scope), "cache-control": "no-store"}
     if ignored:
         # Clients choose field names, so characters that a header cannot hold are replaced.
         names = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))

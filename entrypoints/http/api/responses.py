@@ -92,8 +92,7 @@ from antiphon.entrypoints.http.wire.bodies import (
     redact_body,
 )
 from antiphon.entrypoints.http.wire.dialects import DIALECT_HEADER, dialect_of
-from antiphon.entrypoints.http.wire.keepalive import KeepAlive
-from antiphon.entrypoints.http.wire.sse import ClientEncoder
+from antiphon.entrypoints.http.wire.sse import ClientEncoder, KeepAlive
 
 logger = logging.getLogger("antiphon.requests")
 

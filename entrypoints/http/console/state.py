@@ -27,7 +27,7 @@ from antiphon.domain.access.callers import Caller
 from antiphon.entrypoints.http.api.requests import HttpRequest, caller_of
 from antiphon.entrypoints.http.console.pages import console_headers
 from antiphon.entrypoints.http.wire.connections import Connections
-from antiphon.entrypoints.http.wire.keepalive import KeepAlive
+from antiphon.entrypoints.http.wire.sse import KeepAlive
 from antiphon.entrypoints.process.peers import Peers
 
 LOAD = "load"

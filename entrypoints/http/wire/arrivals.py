@@ -30,7 +30,7 @@ class Arrivals:
         self._others: RoundRobin[bytes, socket.socket] = RoundRobin()
 
     def __len__(self) -> int:
-        return len(self._checks) + len(self._others)
+        return self._checks.count + self._others.count
 
     def add(self, connection: socket.socket) -> None:
         head = _peek(connection)
@@ -41,8 +41,8 @@ class Arrivals:
 
     def take(self, count: int) -> list[socket.socket]:
         """Remove the next `count` connections, or all if there are fewer, and return them."""
-        checks = min(len(self._checks), max(count // CHECKS_SHARE, count - len(self._others)))
-        others = min(len(self._others), count - checks)
+        checks = min(self._checks.count, max(count // CHECKS_SHARE, count - self._others.count))
+        others = min(self._others.count, count - checks)
         return [
             *(self._checks.pop() for _ in range(checks)),
             *(self._others.pop() for _ in range(others)),

@@ -15,14 +15,13 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from antiphon.application.ports import EventBatches
-from antiphon.application.support.eager import start_eagerly
+from antiphon.application.support.tasks import start_eagerly
 from antiphon.domain import events as e
 from antiphon.domain.errors import ServerShuttingDown
 from antiphon.domain.events import Event
 from antiphon.domain.responses.response import Response
 from antiphon.entrypoints.http.errors import error_json
-from antiphon.entrypoints.http.wire.keepalive import KeepAlive
-from antiphon.entrypoints.http.wire.sse import ClientEncoder
+from antiphon.entrypoints.http.wire.sse import ClientEncoder, KeepAlive
 
 T = TypeVar("T")
 Headers = Mapping[str, str]

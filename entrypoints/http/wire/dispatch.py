@@ -26,7 +26,7 @@ class Dispatcher:
 
     def may_start(self) -> bool:
         """Return whether the next request starts now. If not, it must be added to the queue."""
-        if self._queued or self._started >= self._portion:
+        if self._queued.count or self._started >= self._portion:
             return False
         if not self._started:
             call_soon_for_all(self._start_portion)
@@ -38,7 +38,7 @@ class Dispatcher:
         self._queued.add(credential, start)
 
     def _start_portion(self) -> None:
-        self._started = min(self._portion, len(self._queued))
+        self._started = min(self._portion, self._queued.count)
         if self._started:
             call_soon_for_all(self._start_portion)
         for _ in range(self._started):

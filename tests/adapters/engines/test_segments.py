@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.adapters.engines.scripted.prefix_cache import PrefixCache
+from antiphon.adapters.engines.scripted.engine import PrefixCache
 from antiphon.adapters.engines.scripted.segments import cut, hold_back, steps, to_segments
 
 A, B, END = [(1, "a"), (2, "b")], [(3, "c")], [(0, "")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.application.support.eager import start_eagerly
+from antiphon.application.support.tasks import start_eagerly
 
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.http.conftest import create, script, text_of
 from tests.http.test_mcp import FakeMcpServer, server_tool
 
-from antiphon.adapters.engines.scripted.prefix_cache import BLOCK
+from antiphon.adapters.engines.scripted.engine import BLOCK
 from antiphon.adapters.formats.chat_template import ScriptedMarkup
 from antiphon.adapters.formats.harmony import HarmonyMarkup
 from antiphon.domain.tools import ToolSpec

@@ -9,8 +9,7 @@ from typing import Any
 from antiphon.application.ports import EventBatches, WriteBatch
 from antiphon.domain.events import Error, Event
 from antiphon.entrypoints.http.wire.asgi_responses import PORTION_BYTES, EventStreamResponse
-from antiphon.entrypoints.http.wire.keepalive import KeepAlive
-from antiphon.entrypoints.http.wire.sse import KEEPALIVE, ClientEncoder
+from antiphon.entrypoints.http.wire.sse import KEEPALIVE, ClientEncoder, KeepAlive
 
 LIMIT_S = 30.0
 CHECK_S = 0.001
