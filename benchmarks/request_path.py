@@ -1,6 +1,6 @@
 """Count the files, functions and calls that one request enters.
 
-    python -m benchmarks.request_path [--files] [--functions] [SETTING=VALUE ...]
+    python -m benchmarks.request_path [--gate] [--files] [--functions] [SETTING=VALUE ...]
 
 A server runs in this process, with the scripted model and default settings. A warm-up request
 comes first. Then a profile function counts what the next one calls in the server's thread: a
@@ -30,8 +30,11 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = tuple(f"{ROOT / name}/" for name in ("domain", "application", "adapters", "entrypoints"))
 MODEL = "scripted-chat"
 WARM_UPS = 3
+PLAIN = "streamed"
+MAX_FILES, MAX_FUNCTIONS, MAX_CALLS = 60, 350, 700
+"""What a plain streamed request may enter of this project. `--gate` checks it."""
 REQUESTS: dict[str, dict[str, Any]] = {
-    "streamed": {"input": "Hello", "stream": True, "store": False},
+    PLAIN: {"input": "Hello", "stream": True, "store": False},
     "streamed and stored": {"input": "Hello", "stream": True},
     "without a stream, stored": {"input": "Hello"},
     "without a stream, 256 tokens, not stored": {
@@ -78,7 +81,7 @@ def file_of(code: CodeType) -> str:
     return code.co_filename.replace(f"{ROOT}/src/antiphon/", f"{ROOT}/")
 
 
-def main() -> None:
+def main() -> int:
     options = _arguments()
     settings = dict(each.split("=", 1) for each in options.settings)
     with (
@@ -88,6 +91,16 @@ def main() -> None:
         counted = runner.run(_count_requests(Path(folder), settings))
     for name, counter in counted.items():
         _report(name, counter, with_files=options.files, with_functions=options.functions)
+    ours = counted[PLAIN].ours()
+    is_short = (
+        len(set(map(file_of, ours))) <= MAX_FILES
+        and len(ours) <= MAX_FUNCTIONS
+        and ours.total() <= MAX_CALLS
+    )
+    print(
+        "the plain request is within its bars" if is_short else "MISSED: the bars of the plain one"
+    )
+    return int(options.gate and not is_short)
 
 
 def _arguments() -> argparse.Namespace:
@@ -98,6 +111,7 @@ def _arguments() -> argparse.Namespace:
         epilog=more,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a bar is missed")
     parser.add_argument("--files", action="store_true", help="list the files with their calls")
     parser.add_argument("--functions", action="store_true", help="list the functions, too")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
@@ -148,4 +162,4 @@ def _report(name: str, counter: CallCounter, *, with_files: bool, with_functions
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

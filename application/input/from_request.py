@@ -135,7 +135,9 @@ def turn_of(
         model=request.model or "",
         items=items,
         tenant=tenant,
-        instructions=_instructions(request),
+        instructions=_with_verbosity(request.instructions, request.text)
+        if request.text
+        else request.instructions or None,
         tools=offered.specs,
         choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -160,11 +162,8 @@ def _priority(request: CreateResponse, model: Model) -> int:
     return priority_of(request)
 
 
-def _instructions(request: CreateResponse) -> str | None:
-    if request.text is None:
-        return request.instructions or None
-    verbosity = request.text.verbosity or "medium"
-    parts = (request.instructions, VERBOSITY.get(verbosity))
+def _with_verbosity(instructions: str | None, text: TextParams) -> str | None:
+    parts = (instructions, VERBOSITY.get(text.verbosity or "medium"))
     return "\n\n".join(filter(None, parts)) or None
 
 

@@ -20,9 +20,9 @@ from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.response import Response
 
 MAX_LOADS_OF_TENANT = 2
-"""How many histories of a tenant are loaded at a time. One may have any number of items; if all
-requests loaded theirs at once, all of them would hold it while they wait for a thread. There is no
-bound over all tenants, because two of them could then make the others wait.
+"""The number of a tenant's histories that are loaded at a time. One may have any number of items;
+if all requests loaded theirs at once, all of them would hold it while they wait for a thread. There
+is no bound over all tenants, because two of them could then make the others wait.
 
 A store on another machine hardly gets slower by it: a stored response takes some five operations,
 for which PostgreSQL has ten connections and Redis 16."""

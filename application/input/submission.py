@@ -26,7 +26,7 @@ class IdempotencyKey(Struct, frozen=True, kw_only=True):
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """Who sends a request, what it asks for, and how it came.
+    """A request with its sender, and the way it came.
 
     `response_id` is the new response's; a request that creates nothing has none. `body` is the
     request as it arrived: without it, only this server can start the run. `remembered` holds the

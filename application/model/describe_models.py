@@ -14,7 +14,7 @@ from antiphon.domain.errors import EngineDead
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What a model that has started says of itself."""
+    """The description that a started model gives of itself."""
 
     context_length: int
     reads_images: bool

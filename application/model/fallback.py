@@ -23,7 +23,7 @@ from antiphon.domain.errors import (
 logger = logging.getLogger("antiphon.models")
 
 FAILURES = (EngineError, ServerOverloaded, ModelBusy)
-"""What another model may do better; a request that the first model refuses is the client's."""
+"""Errors after which another model is tried; a refused request is the client's mistake."""
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ from antiphon.domain.errors import EngineDead, ModelUnavailable, SettingsError
 logger = logging.getLogger("antiphon.models")
 
 START_GRACE_S = 5.0
-"""How long the server waits for its other models once one is ready."""
+"""The longest wait of the server for its other models once one is ready."""
 
 
 class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """How often a model is started again.
+    """Limits and pauses of starting a model again.
 
     The pause before a start doubles from `first_pause_s` to `max_pause_s`. It begins anew after the
     model has worked for `stable_s`. After more than `max_failures` in a row, the model has failed

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
 from antiphon.application.resources.file_texts import PDF, text_of
-from antiphon.application.support.current_tenant import work_for
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
+from antiphon.application.support.tasks import work_for
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import (
     DocumentError,

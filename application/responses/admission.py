@@ -69,7 +69,7 @@ class Admission:
 
 
 class Ticket:
-    """What one run holds of this server's capacities."""
+    """The share of this server's capacities that one run holds."""
 
     def __init__(
         self,

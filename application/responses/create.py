@@ -31,7 +31,7 @@ from antiphon.domain.requests.request import CreateResponse
 
 
 class CallerBounds(Struct, frozen=True, kw_only=True):
-    """What a caller may use: the limits of its key, and the storage of its tenant."""
+    """The bounds of a caller: the limits of its key, and the storage of its tenant."""
 
     limits: EnforceLimits
     check_quota: CheckQuota

@@ -34,7 +34,7 @@ from antiphon.domain.requests.decoding import decode_any
 HEADER = "Idempotency-Key"
 KEY_TTL_S = 24 * 3600
 WAIT_S = 10.0
-"""How long to wait until another request with the same key has stored its response."""
+"""The longest wait for another request with the same key to store its response."""
 INITIAL_DELAY_S, MAX_DELAY_S = 0.01, 0.25
 _KEY = re.compile(r"[!-~]{1,255}")
 _encode = msgspec.json.Encoder(order="deterministic").encode

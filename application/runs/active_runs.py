@@ -21,7 +21,7 @@ LEASE_LOST = "the lease is lost"
 """Reasons to cancel a task, other than that the client cancelled the response."""
 
 CANCEL_GRACE_S = 1.0
-"""How long cancelled runs may take to end and be stored; another server ends the others."""
+"""The time that cancelled runs have to end and be stored; another server ends the others."""
 
 
 R = TypeVar("R", Response, ResponseSummary)
@@ -79,12 +79,12 @@ class ActiveRuns:
 
     @property
     def free_slots(self) -> int:
-        """How many more background runs may start."""
+        """The number of background runs that may still start."""
         return max(self._slots - len(self._in_slots), 0)
 
     @property
     def slots_held(self) -> Mapping[str, int]:
-        """How many background runs of each tenant are active; tenants without any are left out."""
+        """The number of active background runs of each tenant that has any."""
         return dict(self._slots_held)
 
     @property

@@ -16,8 +16,8 @@ from antiphon.application.ports import (
 from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
 from antiphon.application.runs.restore import RestoredRun, RestoreRun
 from antiphon.application.runs.run_response import RunResponse
-from antiphon.application.support.current_tenant import work_for
 from antiphon.application.support.outages import Outages
+from antiphon.application.support.tasks import work_for
 from antiphon.domain.errors import EngineDead
 
 logger = logging.getLogger("antiphon.runs")
@@ -26,7 +26,7 @@ MAX_ABANDONED = 16
 """Runs of dead servers that are leased in one poll while this server can start none."""
 
 POLL_INTERVAL_S = 1.0
-"""How often a server looks for runs without a live owner."""
+"""The interval between searches for runs without a live owner."""
 
 
 class StartBackgroundRuns:

@@ -18,7 +18,7 @@ RETRY_S = 1.0
 """The longest delay after a beat that failed: others should learn soon that an outage is over."""
 
 JOIN_TIMEOUT_S = 0.5
-"""How long `stop` waits for a beat that is being written."""
+"""The longest wait of `stop` for a beat that is being written."""
 
 
 class Heartbeat:

@@ -30,7 +30,7 @@ from antiphon.domain.responses.response import Response
 
 MAX_EVENTS = 4096
 MAX_BYTES = 1 << 20
-"""How much may wait for a slow store before the run itself waits."""
+"""The most that waits for a slow store; then the run itself waits."""
 
 PAUSE_S = 0.001
 """After each long event: a request of another client needs a few iterations of the event loop."""

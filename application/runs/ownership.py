@@ -13,7 +13,7 @@ from antiphon.application.support.outages import Outages
 logger = logging.getLogger("antiphon.runs")
 
 POLL_INTERVAL_S = 0.4
-"""How long a run may continue after it was cancelled, deleted or taken over elsewhere."""
+"""The longest time that a run continues after it was cancelled, deleted or taken over elsewhere."""
 
 IDLE_POLLS = 5
 """An idle server makes one of this many polls, because it can only find orphans."""

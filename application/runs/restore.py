@@ -62,7 +62,7 @@ BUSY_DELAY_S = 1.0
 """The delay before a model that is busy, or not there, is asked again, unless it says when."""
 
 MODEL_WAIT_S = 300.0
-"""How long a run waits in its slot for a model that is not there: it keeps others from the slot."""
+"""The longest wait of a run in its slot for a model that is not there: others need the slot."""
 
 
 class ResumeLimits(Struct, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ INCOMPLETE_REASONS: Mapping[d.CutReason, str] = {
     "logprobs": "max_logprobs",
     "content_filter": "content_filter",
 }
-"""Why a turn ended -> `incomplete_details.reason` of the response (docs/decisions/0055)."""
+"""The reason that ended a turn -> `incomplete_details.reason` (docs/decisions/0055)."""
 
 OUT_OF_TIME = "max_time"
 """`incomplete_details.reason` of a response that ran too long."""

@@ -31,7 +31,7 @@ MAX_BATCH = 256
 """Events that a reader gets before other tasks may run."""
 
 MAX_WAIT_S = 10.0
-"""How long to wait for a notification of new events before reading the log anyway."""
+"""The longest wait for a notification of new events; then the log is read anyway."""
 
 RETRY_S = 10.0
 

@@ -64,7 +64,7 @@ from antiphon.domain.tools import McpTool
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What the turns of one response do.
+    """The plan for the turns of one response.
 
     `compacts`: the first turn compacts the conversation. `answers`: the model answers.
     `warms_up`: the model does not answer; its prompt is only cached.
@@ -88,12 +88,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     approved_calls: Sequence[ApprovedCall] = ()
     max_calls: int | None = None
     tool_callers: Mapping[str, ToolCaller] = {}
-
-    @property
-    def needs_mcp_turn(self) -> bool:
-        """Whether MCP servers must be called before the model's first answer."""
-        has_mcp_work = bool(self.unlisted_labels or self.approved_calls)
-        return has_mcp_work and self.answers and not self.warms_up
 
 
 class Turns:
@@ -251,7 +245,8 @@ class Turns:
 
     async def _start_first_answer(self, turn: Turn) -> ModelTurn:
         plan = self._plan
-        if not plan.needs_mcp_turn:
+        has_mcp_work = plan.unlisted_labels or plan.approved_calls
+        if not has_mcp_work or not plan.answers or plan.warms_up:
             return await self._start_answer(turn)
         # Raises errors of the conversation now, before any MCP server is called.
         tokens = await plan.model.count(turn)

@@ -1,14 +1,28 @@
-"""Work that is for all callers, does not end with its caller, or starts without a task."""
+"""Tasks: whose work they do, and work that is for all callers, does not end with its caller, or
+starts without a task."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+_TENANT: ContextVar[str] = ContextVar("tenant", default="")
+
+
+def work_for(tenant: str) -> None:
+    """Let what the current task does from now on be this tenant's."""
+    _TENANT.set(tenant)
+
+
+def current_tenant() -> str:
+    """Return whose work the current task does; "" if it is nobody's."""
+    return _TENANT.get()
 
 
 def start_shared_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -16,8 +16,8 @@ from itertools import count
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from antiphon.application.support.current_tenant import current_tenant
 from antiphon.application.support.fair_threads import FairThreads
+from antiphon.application.support.tasks import current_tenant
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 from websockets.frames import CloseCode
 
-from antiphon.application.support.current_tenant import work_for
+from antiphon.application.support.tasks import work_for
 from antiphon.domain import errors as er
 from antiphon.domain.access.callers import ANYBODY, Caller
 from antiphon.domain.access.rights import check_scopes

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
@@ -188,7 +188,13 @@ class Responses(Controller):
         if created.outlives_client:
             events = UntilShutdown(events, services.drained)
         if decoded.request.stream:
-            return self._stream(events, headers, services, encoder, leave=created.leave)
+            return EventStreamResponse(
+                events,
+                headers,
+                leave=created.leave,
+                keepalive=services.keepalive,
+                encoder=encoder,
+            )
         if created.background:
             # Return it as saved: reading it again could fail, and the client needs its id.
             await created.leave()
@@ -320,7 +326,13 @@ class Responses(Controller):
                 tenant_of(request), response_id, after=starting_after
             )
             events = UntilShutdown(events, services.drained)
-            return self._stream(events, headers, services, encoder, leave=events.aclose)
+            return EventStreamResponse(
+                events,
+                headers,
+                leave=events.aclose,
+                keepalive=services.keepalive,
+                encoder=encoder,
+            )
         return JsonResponse(
             encoder.encode_response(await services.get(tenant_of(request), response_id)), headers
         )
@@ -394,23 +406,6 @@ class Responses(Controller):
             body = await receive_body(request, limits, held)
             return body, await decode_in_thread(body, decode_body, strict=strict)
 
-    def _stream(
-        self,
-        events: EventBatches,
-        headers: Mapping[str, str],
-        services: Services,
-        encoder: ClientEncoder,
-        *,
-        leave: Any,
-    ) -> EventStreamResponse:
-        return EventStreamResponse(
-            events,
-            headers,
-            leave=leave,
-            keepalive=services.keepalive,
-            encoder=encoder,
-        )
-
     async def _repeat_response(
         self,
         tenant: str,
@@ -429,7 +424,13 @@ class Responses(Controller):
             except RequestError:
                 raise events_expired(response_id) from None
             events = UntilShutdown(events, services.drained)
-            return self._stream(events, headers, services, encoder, leave=events.aclose)
+            return EventStreamResponse(
+                events,
+                headers,
+                leave=events.aclose,
+                keepalive=services.keepalive,
+                encoder=encoder,
+            )
         response = await services.get(tenant, response_id)
         if response.background:
             return JsonResponse(encoder.encode_response(response), headers)

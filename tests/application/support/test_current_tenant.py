@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from antiphon.application.support.current_tenant import current_tenant, work_for
-from antiphon.application.support.tasks import call_soon_for_all, start_shared_task
+from antiphon.application.support.tasks import (
+    call_soon_for_all,
+    current_tenant,
+    start_shared_task,
+    work_for,
+)
 from antiphon.entrypoints.http.wire.dispatch import Dispatcher
 
 

@@ -7,7 +7,7 @@ import threading
 from contextvars import copy_context
 from typing import Any
 
-from antiphon.application.support.current_tenant import work_for
+from antiphon.application.support.tasks import work_for
 from antiphon.application.support.threads import compute_in_thread, run_in_thread
 
 

@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 from antiphon.adapters.keys.file import append
 from antiphon.application.ports import ApiKey
 from antiphon.application.resources.keys import FindCaller, create_key
-from antiphon.application.support.current_tenant import current_tenant
+from antiphon.application.support.tasks import current_tenant
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints.http.access.auth import PUBLIC, Authentication
 from antiphon.entrypoints.http.access.identity import BearerIdentity
