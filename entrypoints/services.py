@@ -39,8 +39,7 @@ from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
-from antiphon.application.runs.run_response import RunResponse
-from antiphon.application.runs.sequencers import MakeSequencer
+from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.runs.turns import PlanTurns

@@ -48,14 +48,6 @@ class Admission:
             limits.max_prompt_tokens, per_tenant=limits.max_prompt_tokens_per_tenant
         )
 
-    def check_room(self, tenant: str) -> None:
-        """Check whether a request could wait now; cheap, before anything else is done with it.
-
-        Raises: ConcurrencyLimitExceeded if the tenant has its share of waiting requests,
-        ServerOverloaded if the server has all.
-        """
-        self.runs.check_room(tenant)
-
     def enter(
         self, tenant: str, *, priority: int = 0, client_left: ClientLeft | None = None
     ) -> Ticket:

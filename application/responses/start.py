@@ -34,8 +34,7 @@ from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.prepare_turn import PreparedTurn
-from antiphon.application.runs.run_response import Run, RunResponse
-from antiphon.application.runs.sequencers import MakeSequencer
+from antiphon.application.runs.run_response import MakeSequencer, Run, RunResponse
 from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion

@@ -24,8 +24,7 @@ from antiphon.application.runs.journal import DurableJournal, ForegroundJournal,
 from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.resumed_log import ResumedJournal, ResumedLog
-from antiphon.application.runs.run_response import SERVER_RESTARTED, Run, RunTurns
-from antiphon.application.runs.sequencers import MakeSequencer
+from antiphon.application.runs.run_response import SERVER_RESTARTED, MakeSequencer, Run, RunTurns
 from antiphon.application.runs.stored_events import StoredLog, read_log
 from antiphon.application.runs.turns import PlanTurns, Turns
 from antiphon.application.support.retry import retry

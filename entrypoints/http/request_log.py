@@ -142,7 +142,11 @@ class RequestLog:
                     first_byte_seconds=None if answered_at is None else answered_at - started_at,
                     key=getattr(scope.get("auth"), "key_name", ""),
                     tenant=getattr(scope.get("auth"), "tenant", ""),
-                    response_id=_response_of(scope),
+                    response_id=str(
+                        scope["state"].get("response_id")
+                        or scope.get("path_params", {}).get("response_id")
+                        or ""
+                    ),
                     request_id=scope["state"]["request_id"],
                     error=scope["state"].get("error") or "",
                     client_left=scope["state"].get("client_left", False),
@@ -196,8 +200,3 @@ def _level_of(ended: EndedRequest) -> int:
         return logging.INFO  # what clients do wrong must not fill the log with warnings
     # 503 is expected: the server is full, starting or stopping, or a model is not there.
     return logging.WARNING if ended.status == 503 else logging.ERROR
-
-
-def _response_of(scope: Any) -> str:
-    known = scope["state"].get("response_id") or scope.get("path_params", {}).get("response_id")
-    return str(known or "")

@@ -56,8 +56,7 @@ from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.ownership import WatchLeases
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
-from antiphon.application.runs.run_response import RunResponse
-from antiphon.application.runs.sequencers import MakeSequencer
+from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.runs.turns import PlanTurns
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets

@@ -21,6 +21,7 @@ class Pace:
 
     def __init__(self, tokens_per_s: float | None = None) -> None:
         self._beat_s = 1 / tokens_per_s if tokens_per_s else 0.0
+        self.is_unlimited = not self._beat_s
         self._last_beat = -math.inf  # the loop's clock may start near 0
         self._awaiting_beat: list[asyncio.Future[None]] = []
         self._asleep: set[asyncio.Future[None]] = set()
@@ -54,10 +55,6 @@ class Pace:
             if not waiting.done():
                 waiting.set_exception(EngineDead(reason))
         self._awaiting_beat = []
-
-    @property
-    def is_unlimited(self) -> bool:
-        return not self._beat_s
 
     def _beat(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()

@@ -25,13 +25,17 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from antiphon.adapters.formats.chat_template.delta_buffer import DeltaBuffer, DeltaType
 from antiphon.adapters.formats.chat_template.families import Family, Region
 from antiphon.adapters.formats.chat_template.family_markers import sort_markers
 from antiphon.adapters.formats.chat_template.logprob_alignment import LogprobAlignment
 from antiphon.adapters.formats.chat_template.offered_calls import OfferedCalls
 from antiphon.adapters.formats.chat_template.payloads import find_reader, read_name_first
-from antiphon.adapters.formats.chat_template.text_buffer import Resumable, TextBuffer
+from antiphon.adapters.formats.chat_template.text_buffer import (
+    DeltaBuffer,
+    DeltaType,
+    Resumable,
+    TextBuffer,
+)
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d

@@ -1,5 +1,7 @@
 """A buffer for text that arrives in pieces, with readers that see it as if it were complete.
 
+Another one is for the deltas that they write.
+
 A reader is a generator: it yields when it needs more text, and is resumed when some has arrived. So
 a reader is written as for a complete text, and does not depend on where the pieces were cut. Once
 the buffer is `closed`, the reader ends with the text that there is.
@@ -12,9 +14,13 @@ from collections.abc import Callable, Generator, Iterable
 from itertools import combinations
 from typing import TypeVar
 
+from antiphon.domain import deltas as d
+
 T = TypeVar("T")
 Resumable = Generator[None, None, T]
 Write = Callable[[str], object]
+DeltaType = Callable[[str], d.Delta]
+"""A delta with only a text: TextDelta, ReasoningDelta, RefusalDelta or ArgumentsDelta."""
 
 
 class MarkerFinder:
@@ -179,3 +185,37 @@ class TextBuffer:
                 text, self.pos = self.text[self.pos :], len(self.text)
                 return text, ""
             yield
+
+
+class DeltaBuffer:
+    """The deltas of one step; consecutive texts of one type become one delta."""
+
+    def __init__(self) -> None:
+        self._finished: list[d.Delta] = []
+        self._text_type: DeltaType = d.TextDelta
+        self._pieces: list[str] = []
+
+    def write(self, delta_type: DeltaType, text: str) -> None:
+        if delta_type is not self._text_type:
+            self._finish_text()
+            self._text_type = delta_type
+        if text:
+            self._pieces.append(text)
+
+    def add(self, delta: d.Delta) -> None:
+        self._finish_text()
+        self._finished.append(delta)
+
+    def extend(self, deltas: Iterable[d.Delta]) -> None:
+        for delta in deltas:
+            self.add(delta)
+
+    def take(self) -> list[d.Delta]:
+        self._finish_text()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _finish_text(self) -> None:
+        if self._pieces:
+            self._finished.append(self._text_type("".join(self._pieces)))
+            self._pieces = []

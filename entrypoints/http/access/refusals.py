@@ -35,7 +35,7 @@ class RefuseEarly:
         route = admitted_route(scope)
         if route is not None:
             try:
-                self._admission.check_room(scope["auth"].tenant)
+                self._admission.runs.check_room(scope["auth"].tenant)
             except er.AntiphonError as exc:
                 scope["path_template"] = route
                 await refuse_request(scope, send, exc, self._dialect)

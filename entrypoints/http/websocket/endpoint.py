@@ -176,7 +176,7 @@ class WebSocketSession:
                 raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
-        self._services.admission.check_room(caller_of(self._socket).tenant)
+        self._services.admission.runs.check_room(caller_of(self._socket).tenant)
         strict = self._options.strict_unknown_fields
         decoded = await decode_in_thread(body, decode_body, strict=strict, envelope=ENVELOPE)
         request = decoded.request

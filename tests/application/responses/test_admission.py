@@ -95,11 +95,11 @@ async def test_a_tenant_with_its_share_of_waiting_requests_is_refused_before_the
         await server.start(tenant)
     waiting = [await server.start(tenant) for tenant in "ab"]
     with pytest.raises(ConcurrencyLimitExceeded):
-        server.house.admission.check_room("a")
+        server.house.admission.runs.check_room("a")
     with pytest.raises(ConcurrencyLimitExceeded):
         await server.create("a")
     with pytest.raises(ServerOverloaded):
-        server.house.admission.check_room("b")
+        server.house.admission.runs.check_room("b")
     with pytest.raises(ServerOverloaded):
         await server.create("b")
     server.gate.set()
