@@ -1,4 +1,4 @@
-"""What every AuditLog must do."""
+"""Contract tests for the port `AuditLog`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all Embeddings must do."""
+"""Contract tests for the port `Embeddings`."""
 
 from __future__ import annotations
 

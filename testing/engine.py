@@ -1,4 +1,4 @@
-"""What every Engine must do."""
+"""Contract tests for the port `Engine`."""
 
 from __future__ import annotations
 

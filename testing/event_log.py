@@ -1,4 +1,4 @@
-"""What every EventLog must do."""
+"""Contract tests for the port `EventLog`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every family of chat templates must do."""
+"""Contract tests for a family of chat templates."""
 
 from __future__ import annotations
 

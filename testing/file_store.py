@@ -1,4 +1,4 @@
-"""What every FileStore must do."""
+"""Contract tests for the port `FileStore`."""
 
 from __future__ import annotations
 

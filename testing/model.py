@@ -1,4 +1,4 @@
-"""What every Model must do."""
+"""Contract tests for the port `Model`."""
 
 from __future__ import annotations
 

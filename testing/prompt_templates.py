@@ -1,4 +1,4 @@
-"""What all PromptTemplates must do."""
+"""Contract tests for the port `PromptTemplates`."""
 
 from __future__ import annotations
 

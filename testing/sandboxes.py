@@ -1,4 +1,4 @@
-"""What all Sandboxes must do."""
+"""Contract tests for the port `Sandboxes`."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""What every Store must do."""
+"""Contract tests for the port `Store`."""
 
 from __future__ import annotations
 
 import pytest
 
 from antiphon.application.ports import Store
-from antiphon.testing.conversation_store import ConversationStoreContract
-from antiphon.testing.idempotency_store import IdempotencyStoreContract
-from antiphon.testing.key_store import KeyStoreContract
-from antiphon.testing.list_store import ListStoreContract
-from antiphon.testing.outbox import OutboxContract
-from antiphon.testing.response_store import ResponseStoreContract
-from antiphon.testing.run_store import RunStoreContract
-from antiphon.testing.shared_values import SharedValuesContract
-from antiphon.testing.stored_events import StoredEventsContract
-from antiphon.testing.trace_store import TraceStoreContract
-from antiphon.testing.usage_store import UsageStoreContract
+from antiphon.testing.stores.api_keys import KeyStoreContract
+from antiphon.testing.stores.conversations import ConversationStoreContract
+from antiphon.testing.stores.events import StoredEventsContract
+from antiphon.testing.stores.idempotency import IdempotencyStoreContract
+from antiphon.testing.stores.lists import ListStoreContract
+from antiphon.testing.stores.responses import ResponseStoreContract
+from antiphon.testing.stores.runs import RunStoreContract
+from antiphon.testing.stores.shared_values import SharedValuesContract
+from antiphon.testing.stores.traces import TraceStoreContract
+from antiphon.testing.stores.usage import UsageStoreContract
+from antiphon.testing.stores.webhooks import OutboxContract
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""What every ToolServer must do."""
+"""Contract tests for the port `ToolServer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every VectorStores must do."""
+"""Contract tests for the port `VectorStores`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Web must do."""
+"""Contract tests for the port `Web`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from antiphon.domain.tools import ToolChoice, ToolSpec
 
 
 class TurnProgress(Protocol):
-    """What a model has written of a turn so far, for a server that goes on with the turn."""
+    """The part of a turn that a model has written, for a server that goes on with the turn."""
 
     @abstractmethod
     def begin(
@@ -348,7 +348,7 @@ AdmitPrompt = Callable[[int], Awaitable[None]]
 
 
 class TurnFacts(Struct, frozen=True, kw_only=True):
-    """What is known of a turn besides its deltas; see TurnMetrics."""
+    """Facts about a turn besides its deltas; see TurnMetrics."""
 
     kind: TurnKind = "answer"
     model: str = ""
@@ -383,7 +383,7 @@ class StepLog:
 
 
 class TurnTranscript(Struct, frozen=True, kw_only=True):
-    """What a model has read and written in a turn, for the trace of its run.
+    """The input and the output of a model in a turn, for the trace of its run.
 
     `text_of` returns the text of tokens with special tokens visible, and may take long. For a model
     behind a Chat Completions server, `upstream_request` is what it was sent, and the texts of

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """What the engine's output must match, from the first token on.
+    """A constraint on the engine's output, from the first token on.
 
     The type of `value` depends on `kind`: json_schema: a schema (dict); json_object: None;
     regex: a pattern; grammar: a Lark or EBNF text; choice: a list of strings; structural_tag: an

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class VerifiedToken(Struct, frozen=True, kw_only=True):
-    """What a token says; `expires_at` is when it stops being valid, in seconds since the epoch.
+    """The claims of a token; `expires_at` is when it stops being valid, in seconds since the epoch.
 
     `claims` has at least the strings `iss` and `sub`.
     """

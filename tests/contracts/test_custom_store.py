@@ -29,7 +29,7 @@ from antiphon.testing.samples import (
     turn_item_names,
 )
 from antiphon.testing.store import StoreContract
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     claim,
     context_of,
     create_and_finish,

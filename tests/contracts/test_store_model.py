@@ -27,7 +27,7 @@ from antiphon.testing.samples import (
     new_response,
     turn_item_names,
 )
-from antiphon.testing.store_calls import claim, is_unknown, items_of, log_of
+from antiphon.testing.stores.calls import claim, is_unknown, items_of, log_of
 
 pytestmark = pytest.mark.slow
 

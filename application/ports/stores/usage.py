@@ -53,7 +53,7 @@ class KeyUsage(Struct, frozen=True, kw_only=True):
 
 
 class UsageStore(Protocol):
-    """What each API key has used, and the slots of its runs. Raises: StoreError."""
+    """The use of each API key, and the slots of its runs. Raises: StoreError."""
 
     @abstractmethod
     async def reserve_usage(

@@ -11,7 +11,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.errors import ConversationLocked, EngineError, NotFound, StoreError
 from antiphon.domain.history.conversation import Conversation
-from antiphon.testing.store_calls import wait_until
+from antiphon.testing.stores.calls import wait_until
 
 TENANT = "t"
 

@@ -19,7 +19,7 @@ from antiphon.testing.samples import (
     new_response,
     turn_item_names,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     claim,
     context_of,
     create_and_finish,

@@ -26,7 +26,6 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.idempotency_store import FINGERPRINT, reserve
 from antiphon.testing.samples import (
     OWNER,
     US,
@@ -38,7 +37,7 @@ from antiphon.testing.samples import (
     response_with_log,
     turn_item_names,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     beat,
     claim,
     context_of,
@@ -52,6 +51,7 @@ from antiphon.testing.store_calls import (
     log_of,
     wait_until,
 )
+from antiphon.testing.stores.idempotency import FINGERPRINT, reserve
 
 SECRET = "the-owl-flies-at-midnight"
 

@@ -40,7 +40,7 @@ from antiphon.testing.samples import (
     response_with_log,
     turn_item_names,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     context_of,
     create_and_finish,
     create_conversation,

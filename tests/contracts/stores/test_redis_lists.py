@@ -12,7 +12,7 @@ from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.application.ports import StorePageQuery
 from antiphon.domain.history.conversation import Conversation
 from antiphon.testing.samples import THEM, US, new_response
-from antiphon.testing.store_calls import create_and_finish
+from antiphon.testing.stores.calls import create_and_finish
 
 ALL = StorePageQuery(limit=5000)
 

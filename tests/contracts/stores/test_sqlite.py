@@ -34,7 +34,7 @@ from antiphon.testing.samples import (
     new_response,
     turn_item_names,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     claim,
     context_of,
     create_and_finish,
@@ -89,7 +89,7 @@ import asyncio, sys
 from pathlib import Path
 from typing import Any
 from antiphon.adapters.stores.sqlite.store import SqliteStore
-from antiphon.testing.store_calls import create_and_finish
+from antiphon.testing.stores.calls import create_and_finish
 
 async def write(store, name, count):
     for n in range(count):

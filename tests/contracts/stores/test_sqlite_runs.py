@@ -35,7 +35,7 @@ from antiphon.testing.samples import (
     turn_item_names,
     waiting_response,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     beat,
     claim,
     context_of,

@@ -41,7 +41,7 @@ from antiphon.testing.samples import (
     finished_response,
     lease,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     claim,
     context_of,
     is_locked,

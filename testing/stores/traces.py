@@ -1,4 +1,4 @@
-"""What every store must do with the traces of responses."""
+"""Contract tests for a store's traces of responses."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from antiphon.application.ports import Lease, Store
 from antiphon.testing.samples import OWNER, THEM, US, finished_response, new_response
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     create_and_finish,
     finish,
     is_unknown,
     sweep,
 )
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 ODD = b"\0\xff{"
 LEASE = Lease(tenant=US, response_id="resp_a")

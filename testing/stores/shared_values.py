@@ -1,4 +1,4 @@
-"""What every store must do with values that its servers share."""
+"""Contract tests for a store's values that its servers share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from antiphon.application.ports import Store
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 ODD = b"\0\xff{"
 

@@ -1,4 +1,4 @@
-"""What every store must do with conversations."""
+"""Contract tests for a store's conversations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antiphon.testing.samples import (
     item,
     turn_item_names,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     beat,
     claim,
     claim_and_create,
@@ -38,7 +38,7 @@ from antiphon.testing.store_calls import (
     run_in_conversation,
     wait_until,
 )
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 FIRST = StorePageQuery(limit=2)
 

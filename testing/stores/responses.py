@@ -1,4 +1,4 @@
-"""What every store must do with responses and their items."""
+"""Contract tests for a store's responses and their items."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from antiphon.testing.samples import (
     new_response,
     turn_item_names,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     claim,
     context_of,
     create_and_finish,
@@ -53,7 +53,7 @@ from antiphon.testing.store_calls import (
     run_in_conversation,
     sweep,
 )
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 
 @pytest.mark.asyncio

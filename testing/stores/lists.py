@@ -1,4 +1,4 @@
-"""What every store must do with lists of responses and conversations."""
+"""Contract tests for a store's lists of responses and conversations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.response import Failure
 from antiphon.testing.samples import OWNER, THEM, US, finished_response, new_response
-from antiphon.testing.store_calls import create_and_finish, create_conversation, finish
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.calls import create_and_finish, create_conversation, finish
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 LONG = "x" * 200_000
 

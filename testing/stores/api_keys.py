@@ -1,4 +1,4 @@
-"""What every store must do with API keys."""
+"""Contract tests for a store's API keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from antiphon.application.ports import ApiKey, Store
 from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import StoreError
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 POLICY = KeyPolicy(
     limits={"requests/min": 60, "tokens/day": 10**15},

@@ -1,4 +1,4 @@
-"""What every store must do to count the use of API keys."""
+"""Contract tests for how a store counts the use of API keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from antiphon.application.ports import Charge, RunSlot, Store
 from antiphon.testing.samples import OWNER, US, finished_response, new_response
-from antiphon.testing.store_calls import beat, finish
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.calls import beat, finish
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 KEY = "key_1"
 RACING, AT_A_TIME = 500, 8

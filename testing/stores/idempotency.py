@@ -1,4 +1,4 @@
-"""What every store must do with idempotency keys."""
+"""Contract tests for a store's idempotency keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.testing.samples import (
     finished_response,
     new_response,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     beat,
     create_and_finish,
     finish,
@@ -25,7 +25,7 @@ from antiphon.testing.store_calls import (
     sweep,
     wait_until,
 )
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 FINGERPRINT = bytes(range(32))
 

@@ -1,4 +1,4 @@
-"""What every store must do with runs: which server owns them."""
+"""Contract tests for a store's runs: which server owns them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from antiphon.testing.samples import (
     response_with_log,
     waiting_response,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     beat,
     create_and_finish,
     finish,
@@ -42,7 +42,7 @@ from antiphon.testing.store_calls import (
     try_to_write,
     wait_until,
 )
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 
 async def finish_it(store: Store) -> None:

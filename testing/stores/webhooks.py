@@ -1,4 +1,4 @@
-"""What every store must do with webhook deliveries."""
+"""Contract tests for a store's webhook deliveries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.application.ports import Lease, Store, WebhookDelivery
 from antiphon.testing.samples import US, finished_response, new_response
-from antiphon.testing.store_calls import finish, sweep, wait_until
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.calls import finish, sweep, wait_until
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 
 def delivery(name: str) -> WebhookDelivery:

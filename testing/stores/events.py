@@ -1,4 +1,4 @@
-"""What every store must do with the logs of runs that outlive their process."""
+"""Contract tests for a store's logs of runs that outlive their process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from antiphon.testing.samples import (
     new_response,
     response_with_log,
 )
-from antiphon.testing.store_calls import (
+from antiphon.testing.stores.calls import (
     finish,
     is_unknown,
     last_number,
@@ -32,7 +32,7 @@ from antiphon.testing.store_calls import (
     log_of,
     sweep,
 )
-from antiphon.testing.store_fixtures import StoreFixtures
+from antiphon.testing.stores.fixtures import StoreFixtures
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,1 @@
+"""Contract tests for a store, one module for each part of it; `testing/store.py` joins them."""
