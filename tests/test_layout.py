@@ -48,3 +48,27 @@ def test_no_constructor_has_more_than_eight_parameters(folder: str) -> None:
         if (count := len([*node.args.args, *node.args.kwonlyargs]) - 1) > MAX_PARAMETERS
     }
     assert too_many == {}
+
+
+NAMED_TWICE = {
+    "ArgumentsDelta": "of a model and of the wire: both modules are imported whole, as d and e",
+    "ReasoningDelta": "see ArgumentsDelta",
+    "RefusalDelta": "see ArgumentsDelta",
+    "SummaryDelta": "see ArgumentsDelta",
+    "TextDelta": "see ArgumentsDelta",
+    "CreateFile": "an operation of the API, and one of a patch, as both are specified",
+    "DeleteFile": "see CreateFile",
+}
+SHAPES = "entrypoints/http/api/shapes.py"
+"""Describes the objects of the API by the names of its specification."""
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in modules(*PRODUCT):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    twice = {name: paths for name, paths in places.items() if len(set(paths) - {SHAPES}) > 1}
+    assert {name: paths for name, paths in twice.items() if name not in NAMED_TWICE} == {}
+    assert NAMED_TWICE.keys() <= twice.keys()

@@ -78,7 +78,7 @@ SHOWN_IN_PROMPT: Mapping[str, str] = {
 """What the prompt of a conversation with tools shows, with a text by which it is found."""
 
 
-class Capabilities(Struct, frozen=True, kw_only=True):
+class FormatCapabilities(Struct, frozen=True, kw_only=True):
     """What a template can do besides text, calls, and reasoning.
 
     `efforts` are the values of `reasoning.effort` that change the prompt, apart from switching
@@ -110,7 +110,7 @@ class FormatReport(Struct, frozen=True, kw_only=True):
     reads_call: bool = False
     written_call: str = ""
     prompt: str = ""
-    capabilities: Capabilities | None = None
+    capabilities: FormatCapabilities | None = None
     notes: Sequence[str] = ()
 
 
@@ -364,14 +364,14 @@ def _is_json(text: str, value: Any) -> bool:
 # --- capabilities ---------------------------------------------------------------------------------
 
 
-def _capabilities_of(template: ChatTemplate) -> Capabilities:
+def _capabilities_of(template: ChatTemplate) -> FormatCapabilities:
     found = detect_capabilities(template)
     prompts = {effort: _prompt_with_effort(template, effort) for effort in EFFORTS}
     without = prompts.pop("none")
     # An effort that the template refuses, or that changes nothing, is none that it knows.
     texts = {effort: text for effort, text in prompts.items() if text is not None}
     unknown = _prompt_with_effort(template, "unknown")
-    return Capabilities(
+    return FormatCapabilities(
         images=found.images,
         tool_images=found.tool_images,
         parallel_calls=found.parallel_calls,

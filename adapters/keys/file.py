@@ -43,7 +43,7 @@ GRACE_S = 60.0
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table `[[keys]]`; `sha256` is the key's hash in lowercase hexadecimal digits."""
 
     id: Text
@@ -60,8 +60,8 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expires_at: datetime | int | None = None
 
 
-class File(Struct, frozen=True, forbid_unknown_fields=True):
-    keys: tuple[Entry, ...] = ()
+class KeyEntries(Struct, frozen=True, forbid_unknown_fields=True):
+    keys: tuple[KeyEntry, ...] = ()
 
 
 class KeysFile:
@@ -163,7 +163,7 @@ def _quoted(text: str) -> str:
 
 def _read(path: Path) -> dict[bytes, ApiKey]:
     try:
-        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), File).keys
+        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), KeyEntries).keys
         keys = {bytes.fromhex(entry.sha256): _to_api_key(entry) for entry in entries}
     except (
         OSError,
@@ -190,7 +190,7 @@ def _refuse_duplicates(path: Path, values: Sequence[str]) -> None:
             raise SettingsError(f"The keys file {str(path)!r} has {value!r} {count} times.")
 
 
-def _to_api_key(entry: Entry) -> ApiKey:
+def _to_api_key(entry: KeyEntry) -> ApiKey:
     """Raises: SettingsError."""
     check_limit_names(entry.limits)
     expires_at = entry.expires_at

@@ -37,7 +37,7 @@ from antiphon.adapters.sandboxes.cgroups import (
     Group,
     find,
 )
-from antiphon.adapters.sandboxes.process import Process
+from antiphon.adapters.sandboxes.process import SandboxProcess
 from antiphon.adapters.sandboxes.request_channel import (
     MAX_FILES,
     MAX_HEAD_BYTES,
@@ -80,7 +80,7 @@ class PoolLimits(Struct, frozen=True, kw_only=True):
     all: int = 32
 
 
-class Timeouts(Struct, frozen=True, kw_only=True):
+class SandboxTimeouts(Struct, frozen=True, kw_only=True):
     """The time limits of one sandbox.
 
     A call is interrupted after `call_s`; if it is still running `interrupt_s` later, the sandbox is
@@ -102,7 +102,7 @@ class BubblewrapSandboxes(Sandboxes):
         new_id: Callable[[str], str],
         limits: Limits = Limits(),  # noqa: B008
         pool_limits: PoolLimits = PoolLimits(),  # noqa: B008
-        timeouts: Timeouts = Timeouts(),  # noqa: B008
+        timeouts: SandboxTimeouts = SandboxTimeouts(),  # noqa: B008
         cgroup: CgroupMode = "auto",
         find_cgroups: Callable[[], Cgroups] = find,
     ) -> None:
@@ -208,19 +208,19 @@ class BubblewrapSandboxes(Sandboxes):
     def list_all(self, tenant: str) -> list[Sandbox]:
         return [sandbox for sandbox in self._open.values() if sandbox.tenant == tenant]
 
-    async def _start_process(self, sandbox: BubblewrapSandbox) -> Process:
+    async def _start_process(self, sandbox: BubblewrapSandbox) -> SandboxProcess:
         async with self._making_room:
             await self._make_room(sandbox.tenant)
             sandbox.counts_as_running = True
         return await self._starter(sandbox.limits)()
 
-    def _starter(self, limits: Limits) -> Callable[[], Awaitable[Process]]:
+    def _starter(self, limits: Limits) -> Callable[[], Awaitable[SandboxProcess]]:
         assert self._interpreter is not None, "start comes first"
         python = self._interpreter
 
-        async def start() -> Process:
+        async def start() -> SandboxProcess:
             group = self._make_cgroup(limits)
-            return await Process.start(self._launcher, python, limits, group)
+            return await SandboxProcess.start(self._launcher, python, limits, group)
 
         return start
 
@@ -282,8 +282,8 @@ class BubblewrapSandbox(Sandbox):
         name: str,
         *,
         limits: Limits,
-        timeouts: Timeouts,
-        start_process: Callable[[BubblewrapSandbox], Awaitable[Process]],
+        timeouts: SandboxTimeouts,
+        start_process: Callable[[BubblewrapSandbox], Awaitable[SandboxProcess]],
         on_close: Callable[[BubblewrapSandbox], None],
     ) -> None:
         self.id = id
@@ -298,7 +298,7 @@ class BubblewrapSandbox(Sandbox):
         self._start_process = start_process
         self._on_close = on_close
         self._lock = asyncio.Lock()
-        self._process: Process | None = None
+        self._process: SandboxProcess | None = None
         self._uploaded: set[str] = set()
         self._closed = False
         self.counts_as_running = False
@@ -397,7 +397,7 @@ class BubblewrapSandbox(Sandbox):
         raise SandboxError(f"{request.get('name', 'The container')}: {answer.head.error}.")
 
     @asynccontextmanager
-    async def _running_process(self) -> AsyncGenerator[Process]:
+    async def _running_process(self) -> AsyncGenerator[SandboxProcess]:
         async with self._lock:
             self.used_at = time.monotonic()
             if self._closed:
@@ -415,7 +415,7 @@ class BubblewrapSandbox(Sandbox):
                 if self._process is process:
                     process.pause()
 
-    async def _run(self, process: Process, code: str) -> CodeResult:
+    async def _run(self, process: SandboxProcess, code: str) -> CodeResult:
         code = code.encode("utf-8", "replace").decode()
         note = ""
         answer: Answer
@@ -453,7 +453,7 @@ class BubblewrapSandbox(Sandbox):
         )
 
     async def _command(
-        self, process: Process, command: str, timeout_s: float
+        self, process: SandboxProcess, command: str, timeout_s: float
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
         if process.commands is None:
             raise SandboxError("This server's containers have no shell.")
@@ -481,7 +481,7 @@ class BubblewrapSandbox(Sandbox):
             yield CommandOutput(stderr=f"{error or 'The command did not end.'} {RESTARTED}\n")
         yield command_exit
 
-    async def _new_process(self) -> Process:
+    async def _new_process(self) -> SandboxProcess:
         try:
             return await self._start_process(self)
         except BaseException:

@@ -131,7 +131,7 @@ def _to_output(stdout: str, stderr: str) -> CommandOutput | None:
     return CommandOutput(stdout=stdout, stderr=stderr) if stdout or stderr else None
 
 
-class Process:
+class SandboxProcess:
     """The first process of a sandbox, the Python kernel; with a shell it has `commands`."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Process:
         python: Interpreter,
         limits: Limits,
         group: Group | None = None,
-    ) -> Process:
+    ) -> SandboxProcess:
         """Start a sandbox, in a cgroup if one is passed. Raises: SandboxError.
 
         A cancellation ends the sandbox once it has started: in between, nobody knows its processes.
@@ -172,7 +172,7 @@ class Process:
     @classmethod
     async def _start(
         cls, launcher: Sequence[str], python: Interpreter, limits: Limits, group: Group | None
-    ) -> Process:
+    ) -> SandboxProcess:
         if group is not None:
             launcher = group.wrap_command(launcher)
         with ExitStack() as stack:

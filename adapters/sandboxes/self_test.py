@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from antiphon.adapters.sandboxes.bwrap_command import ENVIRONMENT, Limits
-from antiphon.adapters.sandboxes.process import Process
+from antiphon.adapters.sandboxes.process import SandboxProcess
 from antiphon.application.ports import CommandExit
 from antiphon.domain.errors import SandboxError
 
@@ -162,7 +162,9 @@ STARTS_MANY_PROCESSES = "It can start any number of processes."
 LEAVES_PROCESSES = "Its commands leave processes behind."
 
 
-async def run(start: Callable[[], Awaitable[Process]], visible_paths: Sequence[str]) -> list[str]:
+async def run(
+    start: Callable[[], Awaitable[SandboxProcess]], visible_paths: Sequence[str]
+) -> list[str]:
     """Return a sentence for each breach, or nothing if the sandbox is safe.
 
     `start` starts the sandbox, which should see no paths but `visible_paths`.
@@ -196,7 +198,7 @@ async def run(start: Callable[[], Awaitable[Process]], visible_paths: Sequence[s
             await process.kill()
 
 
-async def _has_value(process: Process, code: str) -> bool:
+async def _has_value(process: SandboxProcess, code: str) -> bool:
     """Whether the code ends with a value."""
     await process.ask(
         {"do": "run", "code": code}, max_body_bytes=LIMITS.all_images_bytes, timeout_s=ANSWER_S
@@ -206,7 +208,7 @@ async def _has_value(process: Process, code: str) -> bool:
     return bool(output.strip()) and "Traceback" not in output
 
 
-async def _breaches_of_commands(process: Process) -> list[str]:
+async def _breaches_of_commands(process: SandboxProcess) -> list[str]:
     if process.commands is None:
         return []
     running = process.commands.run(
@@ -222,7 +224,7 @@ async def _breaches_of_commands(process: Process) -> list[str]:
     return [] if has_run else [f"Its commands do not run: {outputs!r}."]
 
 
-async def _can_be_stopped(process: Process) -> bool:
+async def _can_be_stopped(process: SandboxProcess) -> bool:
     try:
         await process.ask({"do": "run", "code": SPIN}, timeout_s=SPIN_S)
     except TimeoutError:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from antiphon.adapters.extras import install_command
 from antiphon.adapters.upstreams.event_stream import MAX_EVENT_BYTES, EventSplitter
-from antiphon.adapters.upstreams.options import ApiKey, UpstreamOptions
+from antiphon.adapters.upstreams.options import UpstreamApiKey, UpstreamOptions
 from antiphon.domain.errors import EngineDead, EngineError, SettingsError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class UpstreamClient:
     def __init__(self, url: str, options: UpstreamOptions) -> None:
         self.url = url.rstrip("/")
         self._options = options
-        self._key = ApiKey(options)
+        self._key = UpstreamApiKey(options)
         self._session: ClientSession | None = None
 
     async def start(self) -> None:

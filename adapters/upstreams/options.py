@@ -41,7 +41,7 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"{type(self).__name__}()"  # headers and additions to bodies may be secret
 
 
-class ApiKey:
+class UpstreamApiKey:
     """The key of a model server. It is never part of a message, a log line or a `repr`."""
 
     def __init__(self, options: UpstreamOptions) -> None:

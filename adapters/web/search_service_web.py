@@ -10,7 +10,11 @@ from urllib.parse import urldefrag
 import msgspec
 
 from antiphon.adapters.web.page_reader import PageReader
-from antiphon.adapters.web.search_services import MAX_QUERY_LENGTH, SearchRequest, SearchService
+from antiphon.adapters.web.search_services import (
+    MAX_QUERY_LENGTH,
+    SearchService,
+    SearchServiceRequest,
+)
 from antiphon.adapters.web.text import filter_results, one_line
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import (
@@ -91,7 +95,7 @@ class SearchServiceWeb(Web):
                 page.content, content_type, urldefrag(page.url).url, tenant=tenant
             )
 
-    async def _send(self, request: SearchRequest, tenant: str) -> bytes:
+    async def _send(self, request: SearchServiceRequest, tenant: str) -> bytes:
         try:
             answer = await self._service_fetcher.fetch(
                 request.url,

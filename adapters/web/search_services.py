@@ -26,7 +26,7 @@ MAX_RESULTS = 20
 """The number of results to request if the domain filter may remove some."""
 
 
-class SearchRequest(Struct, frozen=True, kw_only=True):
+class SearchServiceRequest(Struct, frozen=True, kw_only=True):
     """An HTTP request to a search service."""
 
     url: str
@@ -49,7 +49,7 @@ class SearchService(Protocol):
     @abstractmethod
     def build_request(
         self, query: str, limit: int, domains: DomainFilter, location: Json | None
-    ) -> SearchRequest:
+    ) -> SearchServiceRequest:
         """Return the request for a query of one line. The results are filtered later."""
 
     @abstractmethod
@@ -90,9 +90,9 @@ class SearxngService:
         limit: int,  # noqa: ARG002
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
-    ) -> SearchRequest:
+    ) -> SearchServiceRequest:
         fields = {"q": add_sites(query, domains), "format": "json"}
-        return SearchRequest(
+        return SearchServiceRequest(
             url=f"{self.url}?{urlencode(fields)}", headers={"accept": "application/json"}
         )
 
@@ -116,7 +116,7 @@ class BraveService:
 
     def build_request(
         self, query: str, limit: int, domains: DomainFilter, location: Json | None
-    ) -> SearchRequest:
+    ) -> SearchServiceRequest:
         fields = {
             "q": add_sites(query, domains),
             "count": MAX_RESULTS if domains.allowed or domains.blocked else min(limit, MAX_RESULTS),
@@ -124,7 +124,7 @@ class BraveService:
             "result_filter": "web",
         }
         headers = {"accept": "application/json", "x-subscription-token": self._key}
-        return SearchRequest(
+        return SearchServiceRequest(
             url=f"{self.url}?{urlencode(fields)}",
             headers={**headers, **_location_headers(location or {})},
         )
@@ -150,14 +150,14 @@ class TavilyService:
         limit: int,
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
-    ) -> SearchRequest:
+    ) -> SearchServiceRequest:
         content = {
             "query": query,
             "max_results": min(limit, MAX_RESULTS),
             "include_domains": domains.allowed,
             "exclude_domains": domains.blocked,
         }
-        return SearchRequest(
+        return SearchServiceRequest(
             url=self.url,
             method="POST",
             headers={"content-type": "application/json", "authorization": f"Bearer {self._key}"},

@@ -35,7 +35,7 @@ class NewId(Record, frozen=True, array_like=True, tag="id"):
     value: str
 
 
-class Sealed(Record, frozen=True, array_like=True, tag="sealed"):
+class SealedText(Record, frozen=True, array_like=True, tag="sealed"):
     """A text, sealed: the same text never gives the same twice."""
 
     value: str
@@ -94,7 +94,7 @@ class CallEnded(Record, frozen=True, array_like=True, tag="done"):
 AnyRecord = (
     Started
     | NewId
-    | Sealed
+    | SealedText
     | Value
     | TurnBegun
     | TurnSteps

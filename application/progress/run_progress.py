@@ -26,7 +26,7 @@ from antiphon.application.progress.records import (
     CallOutput,
     CallStarted,
     NewId,
-    Sealed,
+    SealedText,
     Started,
     TurnBegun,
     TurnEnded,
@@ -101,7 +101,7 @@ class RunProgress:
         if self._sealed:
             return self._sealed.popleft()
         sealed = seal(text)
-        self.add(Sealed(sealed))
+        self.add(SealedText(sealed))
         return sealed
 
     async def recall_or_read(self, read: Callable[[], Awaitable[Any]]) -> Any:
@@ -160,7 +160,7 @@ class RunProgress:
                 self.started_at = at
             case NewId(value):
                 self._ids.append(value)
-            case Sealed(value):
+            case SealedText(value):
                 self._sealed.append(value)
             case Value(value):
                 self._values.append(value)

@@ -190,7 +190,7 @@ class CreateContainer:
         return render_container(sandbox)
 
 
-class ContainerList(Struct, Generic[T], frozen=True, kw_only=True):
+class ContainerPage(Struct, Generic[T], frozen=True, kw_only=True):
     """One page of a list."""
 
     data: Sequence[T]
@@ -213,7 +213,7 @@ class ListContainers:
         order: Order,
         name: str | None,
         everywhere: bool = True,
-    ) -> ContainerList[Json]:
+    ) -> ContainerPage[Json]:
         """Return a page; without `everywhere`, of this server's own. Raises: RequestError."""
         containers = [render_container(each) for each in self._find.list_all(tenant)]
         if everywhere and self._others is not None:
@@ -233,7 +233,7 @@ class ListContainerFiles:
 
     async def __call__(
         self, tenant: str, container_id: str, *, after: str | None, limit: int, order: Order
-    ) -> ContainerList[Json]:
+    ) -> ContainerPage[Json]:
         """Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
         files = sorted(await _convert_errors(sandbox.files()), key=lambda file: file.changed_at)
@@ -371,7 +371,7 @@ def _options_of(request: NewContainer) -> Json:
 
 def _to_page(
     entries: Sequence[Json], *, after: str | None, limit: int, order: Order
-) -> ContainerList[Json]:
+) -> ContainerPage[Json]:
     if order == "desc":
         entries = entries[::-1]
     start = 0
@@ -381,7 +381,7 @@ def _to_page(
             raise _invalid_value(f"This list has no {after[:100]!r}.", "after")
         start = ids.index(after) + 1
     end = start + limit
-    return ContainerList(data=entries[start:end], has_more=end < len(entries))
+    return ContainerPage(data=entries[start:end], has_more=end < len(entries))
 
 
 def _to_minutes(seconds: float) -> int:

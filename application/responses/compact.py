@@ -33,7 +33,7 @@ class CompactedWindow(Struct, frozen=True, kw_only=True):
     usage: Usage | None
 
 
-class Compaction(Struct, frozen=True, kw_only=True):
+class RunningCompaction(Struct, frozen=True, kw_only=True):
     """A running compaction; `window` returns the result from the final response."""
 
     created: AcceptedResponse
@@ -57,7 +57,7 @@ class CompactConversation:
         self._create = create
         self._new_id = new_id
 
-    async def __call__(self, submission: Submission) -> Compaction:
+    async def __call__(self, submission: Submission) -> RunningCompaction:
         """Start the run. Raises: RequestError, ServerOverloaded, EngineDead, StoreError."""
         request = submission.request
         if request.conversation is not None:
@@ -79,7 +79,7 @@ class CompactConversation:
         )
         # Without its body, which asks for something else, only this server can run it.
         created = await self._create(replace(submission, request=compaction_request, body=None))
-        return Compaction(created=created, new_id=self._new_id)
+        return RunningCompaction(created=created, new_id=self._new_id)
 
 
 def _user_messages(entries: Sequence[Entry], new_id: NewId) -> list[Raw]:

@@ -19,7 +19,7 @@ from antiphon.domain.vocabulary.shown import (
     View,
     name_of_kind,
 )
-from antiphon.domain.vocabulary.steps import Steps
+from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 
 PYTHON: Literal["python"] = "python"
@@ -104,7 +104,7 @@ def _result(item: CodeInterpreterCall, _: View) -> Result:
 CALL = ItemKind(
     item=CodeInterpreterCall,
     id_prefix="ci",
-    events=Steps(
+    events=ItemSteps(
         opening_events=(CodeInProgress,),
         text_field="code",
         text_events=(CodeDelta, CodeDone),

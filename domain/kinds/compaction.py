@@ -6,7 +6,7 @@ from antiphon.domain.bounds import Text
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
 from antiphon.domain.vocabulary.kind import ItemKind, Kind
-from antiphon.domain.vocabulary.steps import INPUT_ONLY, Steps
+from antiphon.domain.vocabulary.steps import INPUT_ONLY, ItemSteps
 
 
 class Compaction(Item, frozen=True, kw_only=True, tag="compaction"):
@@ -28,7 +28,7 @@ class Compacting(
 COMPACTION = ItemKind(
     item=Compaction,
     id_prefix="cmp",
-    events=Steps(repeatable_steps={"compacting": Compacting}),
+    events=ItemSteps(repeatable_steps={"compacting": Compacting}),
     answered_by=None,
     acts_next="nobody",
     call=None,

@@ -26,7 +26,7 @@ from antiphon.domain.vocabulary.shown import (
     Result,
     name_of_kind,
 )
-from antiphon.domain.vocabulary.steps import Steps
+from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec, parse_arguments
 
 FILE_SEARCH: Literal["file_search"] = "file_search"
@@ -171,7 +171,7 @@ def _marker_name(result: Json) -> str:
 CALL = ItemKind(
     item=FileSearchCall,
     id_prefix="fs",
-    events=Steps(
+    events=ItemSteps(
         opening_events=(FileSearchInProgress,),
         steps={"searching": FileSearchSearching},
         end_events={"completed": FileSearchCompleted},

@@ -17,7 +17,7 @@ from antiphon.domain.vocabulary.shown import (
     View,
     to_json_text,
 )
-from antiphon.domain.vocabulary.steps import Steps
+from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool
 
 
@@ -104,7 +104,7 @@ def _result(item: ImageGenerationCall, _: View) -> Result:
 CALL = ItemKind(
     item=ImageGenerationCall,
     id_prefix="ig",
-    events=Steps(
+    events=ItemSteps(
         opening_events=(ImageInProgress,),
         steps={"generating": ImageGenerating},
         repeatable_steps={"partial_image": PartialImage},

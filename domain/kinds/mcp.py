@@ -22,7 +22,7 @@ from antiphon.domain.vocabulary.shown import (
     Result,
     View,
 )
-from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, Steps, ToolBuilder
+from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, ItemSteps, ToolBuilder
 from antiphon.domain.vocabulary.tool import REDACTED, Tool, ToolSpec, qualified_name
 from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
 
@@ -166,11 +166,11 @@ def called_mcp_name(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec
     return offered_name or model_name(item.server_label, item.name)
 
 
-LISTS = Steps(
+LISTS = ItemSteps(
     opening_events=(McpListToolsInProgress,),
     end_events={"completed": McpListToolsCompleted, "failed": McpListToolsFailed},
 )
-CALLS = Steps(
+CALLS = ItemSteps(
     opening_events=(McpCallInProgress,),
     text_field="arguments",
     text_events=(McpArgumentsDelta, McpArgumentsDone),

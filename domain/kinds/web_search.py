@@ -24,7 +24,7 @@ from antiphon.domain.vocabulary.shown import (
     name_of_kind,
     to_json_text,
 )
-from antiphon.domain.vocabulary.steps import Steps
+from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 
 WEB_KINDS = ("web_search", "open_page", "find_in_page")
@@ -172,7 +172,7 @@ def _ignored_paths(tool: AnyWebSearch, path: str) -> Iterator[str]:
 CALL = ItemKind(
     item=WebSearchCall,
     id_prefix="ws",
-    events=Steps(
+    events=ItemSteps(
         opening_events=(WebSearchInProgress,),
         steps={"searching": WebSearchSearching},
         end_events={"completed": WebSearchCompleted},

@@ -17,7 +17,7 @@ from antiphon.domain.json import Json
 from antiphon.domain.vocabulary.builder import BuilderFactory
 from antiphon.domain.vocabulary.item import Item, type_of
 from antiphon.domain.vocabulary.shown import Call, Result, View
-from antiphon.domain.vocabulary.steps import Events, EventTable, Steps
+from antiphon.domain.vocabulary.steps import Events, EventTable, ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 from antiphon.domain.vocabulary.typed_call import ClientTool
 
@@ -97,7 +97,7 @@ class ItemKind(Declaration):
 
     def event_table(self) -> EventTable | None:
         """Return the events of the item and their order, None if it is never output."""
-        if isinstance(self.events, Steps):
+        if isinstance(self.events, ItemSteps):
             return self.events.table(self.item, str(self.id_prefix))
         return self.events if isinstance(self.events, EventTable) else None
 

@@ -42,7 +42,7 @@ class EventTable(Struct, frozen=True, kw_only=True):
     deltas: Mapping[type[Event], Callable[[Any], d.Delta]]
 
 
-class Steps(Struct, frozen=True, kw_only=True):
+class ItemSteps(Struct, frozen=True, kw_only=True):
     """The events of an item whose tool takes one step after another.
 
     `opening_events` follow ItemAdded. `text_field` is the field that ArgumentsDelta fills, and
@@ -111,7 +111,7 @@ class Steps(Struct, frozen=True, kw_only=True):
                 yield event, to_progress(step, *(set(event.__struct_fields__) - own))
 
 
-NO_EVENTS = Steps()
+NO_EVENTS = ItemSteps()
 """The item has no events between ItemAdded and ItemDone."""
 
 
@@ -121,7 +121,7 @@ class InputOnly(Struct, frozen=True):
 
 INPUT_ONLY = InputOnly()
 
-Events = Steps | EventTable | InputOnly
+Events = ItemSteps | EventTable | InputOnly
 
 
 def _name_of(kind: type[Struct]) -> State:
@@ -154,7 +154,7 @@ class ToolBuilder:
         self,
         item: type[Item],
         prefix: str,
-        events: Steps,
+        events: ItemSteps,
         fields: Mapping[str, Any],
         context: BuilderContext,
     ) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from antiphon.adapters.formats.chat_template.detection import HARMONY, UNDETECTED
 from antiphon.adapters.formats.chat_template.families import FAMILIES
-from antiphon.adapters.formats.format_check import Capabilities, FormatReport, check_format
+from antiphon.adapters.formats.format_check import FormatCapabilities, FormatReport, check_format
 from antiphon.entrypoints.wiring.models import family_of
 
 EXIT_NO_CALLS = 1
@@ -99,7 +99,7 @@ def _list(title: str, texts: Sequence[str]) -> Iterator[str]:
         yield from (f"  - {_visible(text)}" for text in texts)
 
 
-def _capability_lines(capabilities: Capabilities | None) -> Iterator[str]:
+def _capability_lines(capabilities: FormatCapabilities | None) -> Iterator[str]:
     if capabilities is None:
         return
     yield "the template:"

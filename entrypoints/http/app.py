@@ -18,10 +18,10 @@ from antiphon.entrypoints.http.api.files import Files, FileServices
 from antiphon.entrypoints.http.api.forms import FORM_BYTES
 from antiphon.entrypoints.http.api.health import Health
 from antiphon.entrypoints.http.api.metrics import Expose, metrics_page
-from antiphon.entrypoints.http.api.models import ModelList
+from antiphon.entrypoints.http.api.models import ModelRoutes
 from antiphon.entrypoints.http.api.responses import Responses, Services
 from antiphon.entrypoints.http.api.vector_store_files import FileBatches, VectorStoreFiles
-from antiphon.entrypoints.http.api.vector_stores import VectorStores, VectorStoreServices
+from antiphon.entrypoints.http.api.vector_stores import VectorStoreRoutes, VectorStoreServices
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.console.state import ServerState, console_state
@@ -33,7 +33,7 @@ from antiphon.entrypoints.http.websocket.endpoint import handle_websocket
 CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint, console_state)
 
 
-class App(Litestar):
+class HttpApp(Litestar):
     """Litestar with its plugin for msgspec alone.
 
     Its plugins for pydantic and attrs would cost each server 6 MB and a tenth of a second, if these
@@ -63,17 +63,17 @@ def create_app(
     expose: Expose | None = None,
 ) -> Litestar:
     """Return the app. Its services must already be started; without `console`, there is none."""
-    return App(
+    return HttpApp(
         route_handlers=[
             Responses,
             handle_websocket,
             Conversations,
             Files,
             Containers,
-            VectorStores,
+            VectorStoreRoutes,
             VectorStoreFiles,
             FileBatches,
-            ModelList,
+            ModelRoutes,
             Health,
             home,
             *([] if console is None else CONSOLE_ROUTES),

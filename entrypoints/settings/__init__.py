@@ -3,7 +3,7 @@
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.models import ModelTable
 from antiphon.entrypoints.settings.schema import SCRIPTED_MODELS, Settings
-from antiphon.entrypoints.settings.sections import McpServer, WebSearch
+from antiphon.entrypoints.settings.sections import McpServer, WebSearchSettings
 from antiphon.entrypoints.settings.sources import CONFIG_VARIABLE, DEFAULT_FILE, find_file, load
 from antiphon.entrypoints.settings.storage import without_password
 from antiphon.entrypoints.settings.table import SETTINGS, Setting
@@ -19,7 +19,7 @@ __all__ = [
     "Setting",
     "Settings",
     "TrustedProxy",
-    "WebSearch",
+    "WebSearchSettings",
     "find_file",
     "load",
     "without_password",

@@ -39,7 +39,7 @@ from antiphon.entrypoints.settings.sections import (
     McpServer,
     Scripted,
     Tools,
-    WebSearch,
+    WebSearchSettings,
 )
 from antiphon.entrypoints.settings.telemetry import TelemetrySettings
 from antiphon.entrypoints.settings.workers import check_workers
@@ -462,7 +462,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     fetch: Fetch = Fetch()
     tools: Tools = Tools()
     code: Code = Code()
-    web: WebSearch = WebSearch()
+    web: WebSearchSettings = WebSearchSettings()
     embeddings: EmbeddingEngine = EmbeddingEngine()
     scripted: Scripted = Scripted()
 

@@ -234,7 +234,7 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "auto"
 
 
-class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebSearchSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the web is searched and read. `Fetch` limits the addresses of pages."""
 
     url: Annotated[
@@ -290,7 +290,7 @@ class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 20.0
 
     def __repr__(self) -> str:
-        return f"WebSearch({self.url!r})"  # without the key
+        return f"WebSearchSettings({self.url!r})"  # without the key
 
 
 class EmbeddingEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

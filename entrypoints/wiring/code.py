@@ -28,7 +28,11 @@ def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
             settings, "sandboxes", Sandboxes, section=section, shell=settings.shell, new_id=new_id
         )
         return own
-    from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, Timeouts
+    from antiphon.adapters.sandboxes.bubblewrap import (
+        BubblewrapSandboxes,
+        PoolLimits,
+        SandboxTimeouts,
+    )
     from antiphon.adapters.sandboxes.bwrap_command import Limits
 
     code = settings.code
@@ -42,7 +46,7 @@ def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
             cpu_s=code.cpu_s,
         ),
         pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.max_containers),
-        timeouts=Timeouts(call_s=code.timeout_s, idle_s=code.idle_s),
+        timeouts=SandboxTimeouts(call_s=code.timeout_s, idle_s=code.idle_s),
         cgroup=code.cgroup,
     )
 

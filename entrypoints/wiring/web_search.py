@@ -17,7 +17,7 @@ from antiphon.adapters.web.search_services import (
 )
 from antiphon.application.ports import Fetcher, ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
-from antiphon.entrypoints.settings import Settings, WebSearch
+from antiphon.entrypoints.settings import Settings, WebSearchSettings
 from antiphon.entrypoints.wiring.fetching import http_fetcher
 from antiphon.entrypoints.wiring.own_classes import Section, check_port
 from antiphon.entrypoints.wiring.own_ports import load_own
@@ -61,7 +61,7 @@ def _own(settings: Settings, policy: UrlPolicy, reader: PageReader) -> Web:
     return cast(Web, own)
 
 
-def _corpus(options: WebSearch, reader: PageReader) -> Web:
+def _corpus(options: WebSearchSettings, reader: PageReader) -> Web:
     if options.folder is None:
         raise SettingsError("The corpus web search needs web.folder: the folder of its pages.")
     return CorpusWeb(
@@ -108,21 +108,21 @@ def _page_fetcher(settings: Settings, policy: UrlPolicy) -> Fetcher:
     )
 
 
-def _searxng(options: WebSearch) -> SearchService:
+def _searxng(options: WebSearchSettings) -> SearchService:
     if options.url is None:
         raise SettingsError("The searxng web search needs web.url: the address of your SearXNG.")
     return SearxngService(options.url)
 
 
-def _brave(options: WebSearch) -> SearchService:
+def _brave(options: WebSearchSettings) -> SearchService:
     return BraveService(_key(options, "brave"), options.url)
 
 
-def _tavily(options: WebSearch) -> SearchService:
+def _tavily(options: WebSearchSettings) -> SearchService:
     return TavilyService(_key(options, "tavily"), options.url)
 
 
-def _key(options: WebSearch, service: str) -> str:
+def _key(options: WebSearchSettings, service: str) -> str:
     if options.key is None:
         raise SettingsError(
             f"The {service} web search needs web.key, your key for it: set ANTIPHON_WEB__KEY."
@@ -130,7 +130,7 @@ def _key(options: WebSearch, service: str) -> str:
     return options.key
 
 
-_SERVICES: Mapping[str, Callable[[WebSearch], SearchService]] = {
+_SERVICES: Mapping[str, Callable[[WebSearchSettings], SearchService]] = {
     "searxng": _searxng,
     "brave": _brave,
     "tavily": _tavily,

@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from antiphon.entrypoints.workers.place import SIGNALS
+from antiphon.entrypoints.workers.worker_spec import SIGNALS
 
 StartContext = SpawnContext | ForkServerContext
 SPAWN = multiprocessing.get_context("spawn")

@@ -32,7 +32,7 @@ from antiphon.entrypoints.settings import ModelTable, Settings
 from antiphon.entrypoints.wiring.models import VllmOptions, tables_of_a_single_model
 from antiphon.entrypoints.wiring.own_classes import convert_options
 from antiphon.entrypoints.workers.child import Child, Pauses
-from antiphon.entrypoints.workers.place import SIGNALS, end_with_the_supervisor
+from antiphon.entrypoints.workers.worker_spec import SIGNALS, end_with_the_supervisor
 
 logger = logging.getLogger("antiphon.workers")
 

@@ -25,10 +25,10 @@ from antiphon.entrypoints.server import banner
 from antiphon.entrypoints.server.listener import Listeners, binding
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.workers.child import Child, Pauses
+from antiphon.entrypoints.workers.connection_counts import ConnectionCounts
 from antiphon.entrypoints.workers.engines import KeptServer, share_engines
 from antiphon.entrypoints.workers.fork_server import start_context
-from antiphon.entrypoints.workers.place import END_S, Place, Report, stopping_s, work
-from antiphon.entrypoints.workers.turns import Turns
+from antiphon.entrypoints.workers.worker_spec import END_S, Report, WorkerSpec, stopping_s, work
 
 logger = logging.getLogger("antiphon.workers")
 
@@ -150,7 +150,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._exit_code = 0
         self._facts: Report | None = None
-        self._turns = Turns(folder, count=settings.workers)
+        self._connections = ConnectionCounts(folder, count=settings.workers)
         self._context = start_context(settings)
 
     @property
@@ -216,7 +216,7 @@ class Supervisor:
             if report is not None:
                 self._note_ready(slot, report)
             code = await child.ended()
-            self._turns.leave(slot.number)
+            self._connections.leave(slot.number)
             remove_socket(self._folder, slot.number)
             if self._stopping.is_set():
                 break
@@ -226,7 +226,7 @@ class Supervisor:
             await self._pause(slot, code)
 
     def _start(self, slot: Slot) -> Child:
-        place = Place(
+        spec = WorkerSpec(
             number=slot.number,
             listeners=self._listeners,
             folder=self._folder,
@@ -236,7 +236,7 @@ class Supervisor:
         )
         slot.pauses.started()
         name = f"antiphon worker {slot.number}"
-        slot.child = Child(name, work, self._settings, place, context=self._context)
+        slot.child = Child(name, work, self._settings, spec, context=self._context)
         return slot.child
 
     def _note_ready(self, slot: Slot, report: Report) -> None:

@@ -20,8 +20,8 @@ from antiphon.entrypoints.server.listener import Listeners
 from antiphon.entrypoints.server.process import Process
 from antiphon.entrypoints.server.serve import run
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.workers.place import SIGNALS, Place, Report
-from antiphon.entrypoints.workers.turns import Turns
+from antiphon.entrypoints.workers.connection_counts import ConnectionCounts
+from antiphon.entrypoints.workers.worker_spec import SIGNALS, Report, WorkerSpec
 
 logger = logging.getLogger("antiphon.workers")
 
@@ -30,10 +30,10 @@ WITNESS = "antiphon workers"
 WITNESS_S = 600.0
 
 
-def serve(settings: Settings, place: Place, reports: Connection) -> None:
+def serve(settings: Settings, spec: WorkerSpec, reports: Connection) -> None:
     """Serve until a signal stops this process. Raises: SettingsError; StoreError; ModelsFailed."""
-    peers = Peers(place.folder, number=place.number, count=settings.workers)
-    run(settings, Worker(settings, place, reports), peers)
+    peers = Peers(spec.folder, number=spec.number, count=settings.workers)
+    run(settings, Worker(settings, spec, reports), peers)
 
 
 class Worker(Process):
@@ -43,18 +43,18 @@ class Worker(Process):
 
     stop_signals = (signal.SIGTERM,)
 
-    def __init__(self, settings: Settings, place: Place, reports: Connection) -> None:
+    def __init__(self, settings: Settings, spec: WorkerSpec, reports: Connection) -> None:
         super().__init__(settings)
-        self._place = place
+        self._spec = spec
         self._reports = reports
         self._owner = ""
-        self._turns = Turns(place.folder, count=settings.workers)
+        self._connections = ConnectionCounts(spec.folder, count=settings.workers)
 
     def listening(self) -> AbstractContextManager[Listeners]:
-        return closing(self._place.listeners)
+        return closing(self._spec.listeners)
 
     def is_turn(self, connections: int) -> bool:
-        return self._turns.is_turn_of(self._place.number, connections)
+        return self._connections.is_least_busy(self._spec.number, connections)
 
     def take_signals(self) -> None:
         # A terminal sends it to all processes, and the supervisor says what it means. It is not
@@ -64,28 +64,28 @@ class Worker(Process):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def starting(self, task: str) -> AbstractContextManager[object]:
-        return super().starting(task) if self._place.shows_start else nullcontext()
+        return super().starting(task) if self._spec.shows_start else nullcontext()
 
     async def join(self, store: RunStore) -> None:
-        if self._place.predecessor is not None:
+        if self._spec.predecessor is not None:
             # It is gone for certain, so nobody needs to wait for the end of its lease.
-            await store.end_heartbeat(self._place.predecessor)
+            await store.end_heartbeat(self._spec.predecessor)
 
     async def check_store(self, container: Container) -> None:
         """Raises: SettingsError if the store does not have what the first worker wrote to it."""
         self._owner = container.owner()
-        number = str(self._place.number)
-        if self._place.predecessor is not None:
+        number = str(self._spec.number)
+        if self._spec.predecessor is not None:
             return
         witness = await container.store().reserve_idempotency_key(
             WITNESS,
-            self._place.server_id,
+            self._spec.server_id,
             response_id=number,
             fingerprint=b"",
             owner=self._owner,
             expires_at=time.time() + WITNESS_S,
         )
-        if witness.response_id == number and not self._place.shows_start:
+        if witness.response_id == number and not self._spec.shows_start:
             raise SettingsError(
                 f"workers is {self._settings.workers}, but each worker has a store of its own: "
                 f"what the first one wrote is not in the store {self._settings.shown_store} of "

@@ -23,6 +23,7 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.workers.child import FIRST_PAUSE_S, MAX_PAUSE_S, Pauses
+from antiphon.entrypoints.workers.connection_counts import ConnectionCounts
 from antiphon.entrypoints.workers.engines import share_engines
 from antiphon.entrypoints.workers.fork_server import (
     PRELOAD,
@@ -30,7 +31,6 @@ from antiphon.entrypoints.workers.fork_server import (
     modules_for,
     start_context,
 )
-from antiphon.entrypoints.workers.turns import Turns
 from antiphon.testing.server import serve_scripted
 
 
@@ -59,13 +59,13 @@ def test_a_server_in_a_thread_has_no_workers(tmp_path: Path) -> None:
 
 
 def test_a_connection_is_for_a_worker_with_the_fewest(tmp_path: Path) -> None:
-    first, second = (Turns(tmp_path, count=3) for _ in range(2))
-    assert first.is_turn_of(1, 5), "nobody else accepts connections yet"
-    assert second.is_turn_of(2, 4)
-    assert not first.is_turn_of(1, 5)
-    assert first.is_turn_of(1, 4), "of two with as many, both may"
+    first, second = (ConnectionCounts(tmp_path, count=3) for _ in range(2))
+    assert first.is_least_busy(1, 5), "nobody else accepts connections yet"
+    assert second.is_least_busy(2, 4)
+    assert not first.is_least_busy(1, 5)
+    assert first.is_least_busy(1, 4), "of two with as many, both may"
     second.leave(2)
-    assert first.is_turn_of(1, 9)
+    assert first.is_least_busy(1, 9)
 
 
 @pytest.mark.parametrize(

@@ -34,32 +34,32 @@ class InvalidScript(ValueError):
     """A script that cannot be played. The message names the turn and the part, counted from 1."""
 
 
-class Field(NamedTuple):
+class FieldRule(NamedTuple):
     """The values that a field of a part accepts. `words` describe them after "must be"."""
 
     words: str
     accepts: Callable[[Any], bool]
 
 
-TEXT = Field("a string", lambda value: isinstance(value, str))
-ARGUMENTS = Field("an object or a string", lambda value: isinstance(value, dict | str))
-TRUE = Field("true", lambda value: value is True)
-COUNT = Field("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
-SECONDS = Field(
+TEXT = FieldRule("a string", lambda value: isinstance(value, str))
+ARGUMENTS = FieldRule("an object or a string", lambda value: isinstance(value, dict | str))
+TRUE = FieldRule("true", lambda value: value is True)
+COUNT = FieldRule("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
+SECONDS = FieldRule(
     "a number of seconds, 0 or more",
     lambda value: type(value) in (int, float) and isfinite(value) and value >= 0,
 )
-CHUNK = Field(
+CHUNK = FieldRule(
     'a whole number above 0, or "all"',
     lambda value: value == "all" or (type(value) is int and value > 0),
 )
 
 
-def _one_of(*values: str) -> Field:
-    return Field(" or ".join(map(json.dumps, values)), lambda value: value in values)
+def _one_of(*values: str) -> FieldRule:
+    return FieldRule(" or ".join(map(json.dumps, values)), lambda value: value in values)
 
 
-FIELDS: Mapping[str, Field] = {
+FIELDS: Mapping[str, FieldRule] = {
     "say": TEXT,
     "repeat": COUNT,
     "phase": _one_of("commentary", "final_answer"),
@@ -81,7 +81,7 @@ FIELDS: Mapping[str, Field] = {
     "tick": SECONDS,
     "chunk": CHUNK,
     "finish": _one_of("length", "stop", "abort"),
-    "logprobs": Field("true or false", lambda value: isinstance(value, bool)),  # never needed
+    "logprobs": FieldRule("true or false", lambda value: isinstance(value, bool)),  # never needed
 }
 
 _MARK = "@@script"

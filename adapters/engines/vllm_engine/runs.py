@@ -78,7 +78,7 @@ class VllmRuns:
         except EngineDeadError as error:
             raise _engine_dead() from error
 
-    async def admit(self, request: EngineRequest) -> Run:
+    async def admit(self, request: EngineRequest) -> VllmRun:
         request = continuation_of(request)
         params = self._params(request)
         try:
@@ -92,7 +92,7 @@ class VllmRuns:
         except (VLLMClientError, ValueError) as error:
             param = constrained_field(request.turn) if params.structured_outputs else None
             raise _to_request_error(error, default_param=param) from error
-        return Run(self._llm, collector, request, self._token_decoder)
+        return VllmRun(self._llm, collector, request, self._token_decoder)
 
     def fail_all(self, error: EngineDead) -> None:
         """Make every unfinished run raise `error`; vLLM would leave the readers waiting."""
@@ -138,7 +138,7 @@ class VllmRuns:
             raise
 
 
-class Run(Steps):
+class VllmRun(Steps):
     """The steps of an admitted run. Reading it to the end, or `aclose`, frees its resources.
 
     Not a generator: closing a generator that was never iterated runs none of its code.

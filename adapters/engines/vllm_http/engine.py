@@ -19,7 +19,7 @@ from antiphon.adapters.engines.vllm_http.pool import Pool
 from antiphon.adapters.engines.vllm_http.profile import Profile
 from antiphon.adapters.engines.vllm_http.routing import Choose, choose_by_prefix
 from antiphon.adapters.engines.vllm_http.runs import PoolRun
-from antiphon.adapters.engines.vllm_http.text import OutputText, Vocabulary
+from antiphon.adapters.engines.vllm_http.text import RunText, Vocabulary
 from antiphon.adapters.engines.vllm_http.wires import StepReader, WireRequest, to_wire
 from antiphon.adapters.engines.vllm_names import DEFAULTED_FIELDS, check_priority
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Steps
@@ -145,7 +145,7 @@ class VllmHttpEngine(Engine):
         text = None
         if wire.decodes_text and self._vocabulary is not None:
             prompt = continuation_of(request).prompt
-            text = OutputText(self._vocabulary, request.sampling, prompt.token_ids)
+            text = RunText(self._vocabulary, request.sampling, prompt.token_ids)
         return wire, StepReader(request, text, self._decoder)
 
     async def _load_vocabulary_for(self, request: EngineRequest) -> None:

@@ -33,7 +33,7 @@ CONTEXT_PARAMETERS = frozenset({"input_tokens", "max_model_len"})
 CONTEXT_PHRASE = "longer than the maximum model length"
 
 
-class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
+class VllmError(msgspec.Struct, frozen=True, kw_only=True):
     """The error object of vLLM, in a body and in an event."""
 
     message: str = ""
@@ -42,7 +42,7 @@ class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    error: ErrorDetails = ErrorDetails()
+    error: VllmError = VllmError()
 
 
 _decoder = msgspec.json.Decoder(_ErrorBody)
@@ -52,15 +52,15 @@ def outcome_of(status: Any) -> Outcome:
     return OUTCOMES.get(status, Outcome.FAILED)
 
 
-def read_details(body: bytes) -> ErrorDetails:
+def read_details(body: bytes) -> VllmError:
     """Return the error in a body, an empty one if it has none."""
     try:
         return _decoder.decode(body).error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return ErrorDetails()
+        return VllmError()
 
 
-def to_request_error(details: ErrorDetails, *, default_param: str | None = None) -> RequestError:
+def to_request_error(details: VllmError, *, default_param: str | None = None) -> RequestError:
     """Return the error for a client; `default_param` is the field to blame if vLLM names none."""
     if details.param in CONTEXT_PARAMETERS or CONTEXT_PHRASE in details.message:
         message = "Your input exceeds the context window of this model. Please shorten your input."

@@ -47,7 +47,7 @@ class Vocabulary:
         return piece
 
 
-class OutputText:
+class RunText:
     """The text of one run, up to a stop string."""
 
     def __init__(self, vocabulary: Vocabulary, sampling: Sampling, prompt: Sequence[int]) -> None:

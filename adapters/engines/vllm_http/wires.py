@@ -17,12 +17,12 @@ from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
 from antiphon.adapters.engines.vllm_http.profile import GENERATE_PATH, Profile
 from antiphon.adapters.engines.vllm_http.refusals import (
-    ErrorDetails,
     Outcome,
+    VllmError,
     outcome_of,
     to_request_error,
 )
-from antiphon.adapters.engines.vllm_http.text import OutputText, Vocabulary
+from antiphon.adapters.engines.vllm_http.text import RunText, Vocabulary
 from antiphon.adapters.engines.vllm_names import (
     FAILURE_MESSAGES,
     FINISH_REASONS,
@@ -217,7 +217,7 @@ class _Usage(Struct):
 class _Event(Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: ErrorDetails | None = None
+    error: VllmError | None = None
 
 
 _decoder = msgspec.json.Decoder(_Event)
@@ -236,7 +236,7 @@ class StepReader:
     is_cut = False
 
     def __init__(
-        self, request: EngineRequest, text: OutputText | None, decoder: TokenDecoder | None
+        self, request: EngineRequest, text: RunText | None, decoder: TokenDecoder | None
     ) -> None:
         self._request = request
         self._text = text
@@ -285,7 +285,7 @@ class StepReader:
             finish=finish,
         )
 
-    def _to_error(self, details: ErrorDetails) -> Exception:
+    def _to_error(self, details: VllmError) -> Exception:
         if outcome_of(details.code) is Outcome.INVALID:
             return to_request_error(details, default_param=constrained_param(self._request))
         return RunFailed(FAILURE_MESSAGES["error"])

@@ -15,7 +15,7 @@ from antiphon.adapters.formats.chat_template.mistral_common import (
     TekkenTokenizer,
 )
 from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
-from antiphon.adapters.formats.chat_template.renderer import Renderer, TemplateRenderer
+from antiphon.adapters.formats.chat_template.renderer import ChatRenderer, TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (
     NAME_A_TEMPLATE,
     ChatTemplate,
@@ -59,7 +59,7 @@ class ChatTemplateFormat(Format):
         family: Family,
         tokenizer: Tokenizer,
         *,
-        renderer: Renderer,
+        renderer: ChatRenderer,
         stop_token_ids: Sequence[int] = (),
     ) -> None:
         self.stop_token_ids: Sequence[int] = tuple(stop_token_ids)

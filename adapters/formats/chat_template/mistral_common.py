@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.adapters.extras import install_command
-from antiphon.adapters.formats.chat_template.renderer import Renderer, chat_messages
+from antiphon.adapters.formats.chat_template.renderer import ChatRenderer, chat_messages
 from antiphon.adapters.formats.chat_template.template_capabilities import TemplateCapabilities
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
@@ -90,7 +90,7 @@ class TekkenTokenizer(Tokenizer):
         return dict.fromkeys(self._special, True)
 
 
-class MistralRenderer(Renderer):
+class MistralRenderer(ChatRenderer):
     """Writes prompts with mistral-common. Turns are always rendered anew."""
 
     reads_images = False

@@ -95,7 +95,7 @@ _encode_json = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
 
-class Renderer(Protocol):
+class ChatRenderer(Protocol):
     """Makes prompts: conversation → tokens. It repeats the turns that `turn_cache` holds."""
 
     turn_cache: TurnCache[Entry]
@@ -111,7 +111,7 @@ class Renderer(Protocol):
         """Whether the turn's prompt ends inside reasoning."""
 
 
-class TemplateRenderer(Renderer):
+class TemplateRenderer(ChatRenderer):
     """Renders with the template that came with the model."""
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, family: Family) -> None:

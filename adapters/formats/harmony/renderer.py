@@ -90,7 +90,7 @@ MAX_CHARS_WITHOUT_TURN = 8192
 Piece = int | str | Sequence[int]
 
 
-class Entry(Struct, frozen=True):
+class RenderedMessage(Struct, frozen=True):
     """A rendered message: special tokens, tokens, and texts that must still be encoded.
 
     An entry may also be a whole cached turn. If that has reasoning, `messages` are its messages.
@@ -99,7 +99,7 @@ class Entry(Struct, frozen=True):
     role: str
     channel: str | None
     pieces: Sequence[Piece]
-    messages: Sequence[Entry] = ()
+    messages: Sequence[RenderedMessage] = ()
 
 
 class _Written(Struct, frozen=True):
@@ -213,7 +213,7 @@ class Renderer:
         conversation: Iterable[HarmonyMessage | CachedTurn[HarmonyMessage]],
         image_urls: list[str],
         functions_section: str | None,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[RenderedMessage]:
         leading, _ = leading_instructions(turn.items)
         yield self._message_entry("system", self._encode_fixed(self._system_text(turn)))
         texts = (_text_of_body(message.content or "") for message in leading)
@@ -252,21 +252,21 @@ class Renderer:
 
     def _cached_turn_entries(
         self, turn: CachedTurn[HarmonyMessage], image_urls: list[str]
-    ) -> Iterator[Entry]:
+    ) -> Iterator[RenderedMessage]:
         messages = [self._to_entry(message, image_urls) for message in turn.entries]
         if turn.token_ids is None:
             yield from messages
             return
         channels = [message.channel for message in messages]
         pieces: list[Piece] = [h.START, *self._encode_fixed(ASSISTANT), turn.token_ids]
-        yield Entry(
+        yield RenderedMessage(
             ASSISTANT,
             "final" if "final" in channels else None,
             pieces,
             messages if turn.has_reasoning else (),
         )
 
-    def _to_entry(self, message: HarmonyMessage, image_urls: list[str]) -> Entry:
+    def _to_entry(self, message: HarmonyMessage, image_urls: list[str]) -> RenderedMessage:
         match message:
             case TextMessage(role="assistant"):
                 return self._assistant_entry(message)
@@ -280,7 +280,7 @@ class Renderer:
             case ToolMessage():
                 return self._tool_entry(message, image_urls)
 
-    def _assistant_entry(self, message: TextMessage) -> Entry:
+    def _assistant_entry(self, message: TextMessage) -> RenderedMessage:
         text, kind = _text_of_body(message.body), message.kind or "final"
         channel = "final" if kind == "refusal" else kind
         pieces: Sequence[Piece] = [h.CHANNEL, *self._encode_fixed(channel), h.MESSAGE, text]
@@ -289,7 +289,7 @@ class Renderer:
             pieces = [h.CHANNEL, *refusal, h.MESSAGE, text]
         return self._from_assistant(channel, pieces, h.END)
 
-    def _call_entry(self, call: CallMessage) -> Entry:
+    def _call_entry(self, call: CallMessage) -> RenderedMessage:
         to = f"{_channel_of(call.name)} to={recipient_of(call.name)} "
         text = wrap_text(call.text) if call.kind == "custom" else call.text
         header: list[Piece] = [*self._encode_fixed(to), h.CONSTRAIN, *self._encode_fixed("json")]
@@ -297,14 +297,14 @@ class Renderer:
             header = [*self._encode_fixed(to + "code")]
         return self._from_assistant("commentary", [h.CHANNEL, *header, h.MESSAGE, text], h.CALL)
 
-    def _tool_entry(self, message: ToolMessage, image_urls: list[str]) -> Entry:
+    def _tool_entry(self, message: ToolMessage, image_urls: list[str]) -> RenderedMessage:
         author = f"{recipient_of(message.name)} to={ASSISTANT}"
         header = [h.CHANNEL, *self._encode_fixed(_channel_of(message.name)), h.MESSAGE]
         body = self._render_body(message.body, image_urls)
         pieces = [h.START, *self._encode_fixed(author), *header, *body, h.END]
-        return Entry("tool", "commentary", pieces)
+        return RenderedMessage("tool", "commentary", pieces)
 
-    def _previous_entry(self, message: Json) -> Iterator[Entry]:
+    def _previous_entry(self, message: Json) -> Iterator[RenderedMessage]:
         """Render one of the format's own messages, from `messages()` or written by the client.
 
         System and developer messages are left out: this request has its own.
@@ -333,7 +333,7 @@ class Renderer:
         elif kind:
             pieces += self._encode_fixed(f" {kind}")
         end = h.CALL if is_call else h.END
-        yield Entry(role, None if is_call else channel, [*pieces, h.MESSAGE, text, end])
+        yield RenderedMessage(role, None if is_call else channel, [*pieces, h.MESSAGE, text, end])
 
     # --- pieces ---------------------------------------------------------------------------------
 
@@ -341,11 +341,15 @@ class Renderer:
         # A client may choose a name of any length: that is encoded like any other text.
         return [text] if len(text) > h.MAX_FIXED_CHARS else self._encoding.encode_fixed(text)
 
-    def _message_entry(self, role: str, body: Sequence[Piece]) -> Entry:
-        return Entry(role, None, [h.START, *self._encode_fixed(role), h.MESSAGE, *body, h.END])
+    def _message_entry(self, role: str, body: Sequence[Piece]) -> RenderedMessage:
+        return RenderedMessage(
+            role, None, [h.START, *self._encode_fixed(role), h.MESSAGE, *body, h.END]
+        )
 
-    def _from_assistant(self, channel: str, pieces: Sequence[Piece], end: int) -> Entry:
-        return Entry(ASSISTANT, channel, [h.START, *self._encode_fixed(ASSISTANT), *pieces, end])
+    def _from_assistant(self, channel: str, pieces: Sequence[Piece], end: int) -> RenderedMessage:
+        return RenderedMessage(
+            ASSISTANT, channel, [h.START, *self._encode_fixed(ASSISTANT), *pieces, end]
+        )
 
     def _render_body(self, body: Body, image_urls: list[str]) -> list[Piece]:
         if isinstance(body, str):
@@ -375,7 +379,7 @@ def _functions(turn: Turn) -> list[ToolSpec]:
     return [tool for tool in prompt_tools(turn) if not is_hosted(tool)]
 
 
-def _drop_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
+def _drop_old_reasoning(entries: Sequence[RenderedMessage]) -> list[RenderedMessage]:
     """Leave out the reasoning that led to the last answer and to earlier ones.
 
     Only an answer ends a turn: a user who speaks before it interrupts the turn, and its reasoning

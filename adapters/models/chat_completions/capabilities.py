@@ -133,7 +133,7 @@ WRONG_VALUE = re.compile(r"(unsupported|invalid)[ _]value(?!.*only the default)"
 CHOICE = re.compile(r"input should be|must be one of|supported values", re.IGNORECASE)
 
 
-class Capabilities:
+class MissingCapabilities:
     """The limits of one server, as far as they are known.
 
     `missing` may be given by the settings; the rest is learned from refusals.

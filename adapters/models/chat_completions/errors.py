@@ -51,7 +51,7 @@ REQUEST_FIELDS: Mapping[str, str] = {
 """The field of a body -> the request's field that it comes from."""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a server's error: its message, and the names of a code and of a field."""
 
     message: str
@@ -63,21 +63,21 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(part for part in (self.param, self.code, self.message) if part)
 
 
-def read_refusal(body: bytes) -> Refusal:
+def read_refusal(body: bytes) -> UpstreamRefusal:
     """Return what the body of an error says, in any of the shapes that servers have for it."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Refusal(message=_one_line(body.decode(errors="replace")))
+        return UpstreamRefusal(message=_one_line(body.decode(errors="replace")))
     while (inner := _inner(value)) is not None:
         value = inner
     if not isinstance(value, dict):
-        return Refusal(message=_one_line(str(value)))
+        return UpstreamRefusal(message=_one_line(str(value)))
     place = value.get("loc")
     param = value.get("param") or (place[-1] if isinstance(place, list) and place else "")
     message = value.get("message") or value.get("msg") or ""
     codes = (value.get("code"), value.get("type"))
-    return Refusal(
+    return UpstreamRefusal(
         message=_one_line(str(message)),
         code=" ".join(code for code in codes if isinstance(code, str)),
         param=param if isinstance(param, str) else "",
@@ -102,12 +102,12 @@ def _inner(value: Any) -> Any:
     return message if inner is None and isinstance(message, dict | list) else inner
 
 
-def is_context_exceeded(refusal: Refusal) -> bool:
+def is_context_exceeded(refusal: UpstreamRefusal) -> bool:
     return bool(CONTEXT.search(refusal.text))
 
 
 def to_our_error(
-    error: UpstreamRefused, refusal: Refusal, *, model: str, used: Collection[str]
+    error: UpstreamRefused, refusal: UpstreamRefusal, *, model: str, used: Collection[str]
 ) -> AntiphonError:
     """Return our error for a server's. What clients must not know goes to the log alone.
 
@@ -133,7 +133,7 @@ def to_our_error(
     return EngineError(f"The model's server failed (status {status}).")
 
 
-def _request_error(refusal: Refusal, used: Collection[str]) -> RequestError:
+def _request_error(refusal: UpstreamRefusal, used: Collection[str]) -> RequestError:
     if FILTER.search(refusal.text):
         return RequestError(
             "The filter of the model's server refuses the input.",
@@ -152,7 +152,7 @@ def _request_error(refusal: Refusal, used: Collection[str]) -> RequestError:
     )
 
 
-def _field_in(refusal: Refusal, used: Collection[str]) -> str | None:
+def _field_in(refusal: UpstreamRefusal, used: Collection[str]) -> str | None:
     """Return the request's field that the server's error is about, if that can be told."""
     param = re.split(r"[.\[]", refusal.param)[0]
     if param:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from antiphon.adapters.formats.portions import has_large_tools, is_large
 from antiphon.adapters.models.chat_completions.capabilities import (
     FEATURES,
-    Capabilities,
+    MissingCapabilities,
     check_binding,
     refused_feature,
 )
@@ -88,7 +88,7 @@ class ChatCompletionsModel(Model):
         self._client = UpstreamClient(options.url, options)
         self._counter = TokenCounter(self._client)
         self._info = ServerInfo()
-        self._capabilities = Capabilities(options.ignores, model=self._names[0])
+        self._capabilities = MissingCapabilities(options.ignores, model=self._names[0])
         self._reasoning_key = REASONING_KEYS[0]
         self._alive_at = float("-inf")
 

@@ -210,7 +210,7 @@ class ResponseRecord:
         self.waiters.clear()
 
 
-class Reservation(Struct, frozen=True, kw_only=True):
+class KeyReservation(Struct, frozen=True, kw_only=True):
     """The response that an Idempotency-Key is reserved for."""
 
     response_id: str

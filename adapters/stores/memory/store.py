@@ -16,8 +16,8 @@ from antiphon.adapters.stores.listing import Listed, items_of
 from antiphon.adapters.stores.memory.records import (
     Claim,
     ConversationRecord,
+    KeyReservation,
     OutboxEntry,
-    Reservation,
     ResponseRecord,
     copy_items,
 )
@@ -78,7 +78,7 @@ class MemoryStore(Store):
         self._response_counts: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._alive_until: dict[str, float] = {}
-        self._reservations: dict[Key, Reservation] = {}
+        self._reservations: dict[Key, KeyReservation] = {}
         self._reserved_keys: dict[Key, str] = {}
         self._outbox: dict[str, OutboxEntry] = {}
         self._api_keys: dict[str, ApiKey] = {}
@@ -357,7 +357,7 @@ class MemoryStore(Store):
         if reservation is None or self._is_key_free(tenant, reservation):
             if reservation is not None:
                 self._free_key(tenant, reservation.response_id)
-            reservation = Reservation(
+            reservation = KeyReservation(
                 response_id=response_id,
                 fingerprint=fingerprint,
                 owner=owner,
@@ -479,7 +479,7 @@ class MemoryStore(Store):
             return False
         return self._is_alive(claim.owner) or (tenant, claim.response_id) in self._unfinished
 
-    def _is_key_free(self, tenant: str, reservation: Reservation) -> bool:
+    def _is_key_free(self, tenant: str, reservation: KeyReservation) -> bool:
         if reservation.expires_at <= self._clock():
             return True
         exists = (tenant, reservation.response_id) in self._records

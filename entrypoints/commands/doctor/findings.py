@@ -68,7 +68,7 @@ class Check(Struct, frozen=True, kw_only=True):
     limit_s: float = DEFAULT_LIMIT_S
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class CheckResult(Struct, frozen=True, kw_only=True):
     """A finding with the name of its check, as `--json` prints it."""
 
     check: str

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from antiphon.entrypoints.commands.doctor.findings import Result, Status
+from antiphon.entrypoints.commands.doctor.findings import CheckResult, Status
 
 STYLES: Mapping[Status, str] = {
     "ok": "green",
@@ -21,7 +21,7 @@ STYLES: Mapping[Status, str] = {
 STATUS_WIDTH = max(map(len, STYLES))
 
 
-def print_line(console: Console, result: Result, name_width: int) -> None:
+def print_line(console: Console, result: CheckResult, name_width: int) -> None:
     """Print a result in one line, and what to do in the next."""
     line = Text()
     line.append(f"{result.status:<{STATUS_WIDTH}}", style=STYLES[result.status])
@@ -32,14 +32,14 @@ def print_line(console: Console, result: Result, name_width: int) -> None:
         console.print(Text(f"{indent}→ {_visible(result.advice)}"))
 
 
-def print_verdict(console: Console, results: Sequence[Result]) -> None:
+def print_verdict(console: Console, results: Sequence[CheckResult]) -> None:
     """Print how many results of each kind there are."""
     counts = Counter(result.status for result in results)
     parts = [f"{counts[status]} {status}" for status in STYLES if counts[status]]
     console.print(Text(f"\n{', '.join(parts)}"))
 
 
-def print_json(console: Console, results: Sequence[Result], exit_code: int) -> None:
+def print_json(console: Console, results: Sequence[CheckResult], exit_code: int) -> None:
     """Print one object: the version, the exit code, and the list `checks`."""
     report = {
         "antiphon": metadata.version("antiphon"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from antiphon.entrypoints.commands.doctor import access, machine, models, storage, tools
-from antiphon.entrypoints.commands.doctor.findings import Check, Installation, Result
+from antiphon.entrypoints.commands.doctor.findings import Check, CheckResult, Installation
 from antiphon.entrypoints.commands.doctor.report import print_json, print_line, print_verdict
 from antiphon.entrypoints.commands.doctor.run_checks import run_checks
 from antiphon.entrypoints.commands.doctor.secret_values import hide_secrets
@@ -36,7 +36,7 @@ def examine(installation: Installation, *, as_json: bool, fail_on_warnings: bool
         if progress.is_terminal and not as_json:
             progress.print(f"checking {check.name} …", end="\r", style="dim")
 
-    results: list[Result] = []
+    results: list[CheckResult] = []
     hide = hide_secrets(installation.settings)
     for result in run_checks(CHECKS, installation, hide, started=show_progress):
         results.append(result)
@@ -50,7 +50,7 @@ def examine(installation: Installation, *, as_json: bool, fail_on_warnings: bool
     return exit_code
 
 
-def exit_code_of(results: Sequence[Result], *, fail_on_warnings: bool) -> int:
+def exit_code_of(results: Sequence[CheckResult], *, fail_on_warnings: bool) -> int:
     """Return 1 if there is a problem, or a warning that counts as one, otherwise 0."""
     failing = {"problem", "warning"} if fail_on_warnings else {"problem"}
     return EXIT_PROBLEMS if any(each.status in failing for each in results) else 0

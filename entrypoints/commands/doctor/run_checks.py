@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from antiphon.domain.errors import AntiphonError
 from antiphon.entrypoints.commands.doctor.findings import (
     Check,
+    CheckResult,
     Finding,
     Findings,
     Installation,
-    Result,
     problem,
 )
 
@@ -31,7 +31,7 @@ def run_checks(
     *,
     started: Callable[[Check], None] = lambda _: None,
     grace_s: float = CANCEL_GRACE_S,
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     """Yield the results of each check as it ends. `hide` removes secrets from a sentence."""
     for check in checks:
         started(check)
@@ -39,7 +39,7 @@ def run_checks(
         findings = _run(check, installation, grace_s)
         seconds = round(time.monotonic() - begun_at, 3)
         for finding in findings:
-            yield Result(
+            yield CheckResult(
                 check=check.name,
                 status=finding.status,
                 found=hide(finding.found),

@@ -19,7 +19,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.responses.response import Failure, Response
 from antiphon.domain.responses.traces import Bundle, TurnTrace, to_traced
 from antiphon.domain.sequencer import Sequencer
-from antiphon.entrypoints.commands.replay.turns import can_play, play, recorded_deltas
+from antiphon.entrypoints.commands.replay.playback import can_play, play, recorded_deltas
 
 IGNORED = frozenset({"metrics", "completed_at", "logprobs", "encrypted_content", "obfuscation"})
 """Fields that are not compared: times, made-up or sealed values, and what no replay has."""

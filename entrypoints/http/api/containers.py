@@ -11,7 +11,7 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.resources.containers import (
-    ContainerList,
+    ContainerPage,
     CreateContainer,
     CreateContainerFile,
     DeleteContainerFile,
@@ -252,7 +252,7 @@ async def _read_json(
     return decoded
 
 
-def _as_list(page: ContainerList[dict[str, Any]]) -> dict[str, Any]:
+def _as_list(page: ContainerPage[dict[str, Any]]) -> dict[str, Any]:
     return {
         "object": "list",
         "data": page.data,

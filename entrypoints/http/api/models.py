@@ -15,7 +15,7 @@ from antiphon.entrypoints.http.pages.openapi import one_of, operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
 
 
-class ModelList(Controller):
+class ModelRoutes(Controller):
     path = "/v1/models"
     tags = ("Models",)
 

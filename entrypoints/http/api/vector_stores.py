@@ -66,7 +66,7 @@ class VectorStoreServices(Struct, frozen=True, kw_only=True):
 Services = NamedDependency[VectorStoreServices]
 
 
-class VectorStores(Controller):
+class VectorStoreRoutes(Controller):
     """Handlers decode, call one service, and encode."""
 
     path = "/v1/vector_stores"

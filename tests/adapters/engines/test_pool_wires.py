@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from antiphon.adapters.engines.vllm_http.profile import Profile
 from antiphon.adapters.engines.vllm_http.refusals import read_details, to_request_error
-from antiphon.adapters.engines.vllm_http.text import OutputText, StopCut, Vocabulary
+from antiphon.adapters.engines.vllm_http.text import RunText, StopCut, Vocabulary
 from antiphon.adapters.engines.vllm_http.wires import to_wire
 from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.errors import EngineError, RequestError
@@ -223,7 +223,7 @@ def test_characters_of_several_tokens_are_decoded_whole(
 ) -> None:
     text = "na\u00efve \U0001f30d \u65e5\u672c"
     ids = bytewise.tokenizer.encode(f"{text}<end>").ids
-    output = OutputText(bytewise, Sampling(skip_special_tokens=skips), prompt=ids[-2:])
+    output = RunText(bytewise, Sampling(skip_special_tokens=skips), prompt=ids[-2:])
     pieces = [
         output.feed(ids[start : start + size], is_last=start + size >= len(ids))[0]
         for start in range(0, len(ids), size)
@@ -234,7 +234,7 @@ def test_characters_of_several_tokens_are_decoded_whole(
 def test_bytes_that_are_no_text_do_not_stop_the_decoding(bytewise: Vocabulary) -> None:
     lead = bytewise.tokenizer.token_to_id("\u00f0")  # stands for the byte F0, which begins an emoji
     ids = [lead, lead, lead, *bytewise.tokenizer.encode("hello").ids]
-    text, _ = OutputText(bytewise, Sampling(), prompt=[]).feed(ids, is_last=True)
+    text, _ = RunText(bytewise, Sampling(), prompt=[]).feed(ids, is_last=True)
     assert text.endswith("hello")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.adapters.models.chat_completions import ChatOptions
 from antiphon.adapters.upstreams.client import UpstreamClient
-from antiphon.adapters.upstreams.options import ApiKey, UpstreamOptions
+from antiphon.adapters.upstreams.options import UpstreamApiKey, UpstreamOptions
 from antiphon.domain.errors import SettingsError
 
 KEY = "sk-first-key"
@@ -19,7 +19,7 @@ KEY = "sk-first-key"
 def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
-    key = ApiKey(UpstreamOptions(key_file=str(file)))
+    key = UpstreamApiKey(UpstreamOptions(key_file=str(file)))
     assert key.read() == KEY
     file.write_text("sk-second\n")
     os.utime(file, ns=(1, 1))
@@ -31,13 +31,13 @@ def test_a_key_file_without_a_key_is_named(tmp_path: Path, content: bytes) -> No
     file = tmp_path / "key"
     file.write_bytes(content)
     with pytest.raises(SettingsError, match="key_file"):
-        ApiKey(UpstreamOptions(key_file=str(file))).read()
+        UpstreamApiKey(UpstreamOptions(key_file=str(file))).read()
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UPSTREAM_KEY", raising=False)
     with pytest.raises(SettingsError, match="UPSTREAM_KEY"):
-        ApiKey(UpstreamOptions(key_env="UPSTREAM_KEY")).read()
+        UpstreamApiKey(UpstreamOptions(key_env="UPSTREAM_KEY")).read()
 
 
 def test_secrets_are_taken_out_of_what_a_server_says(monkeypatch: pytest.MonkeyPatch) -> None:

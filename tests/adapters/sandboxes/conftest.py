@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, Timeouts
+from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, SandboxTimeouts
 from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.application.ports import Sandbox
 
@@ -39,7 +39,7 @@ def make_sandboxes(
             commands=commands, memory_bytes=MEMORY, disk_bytes=DISK, cpu_s=60, files=2000
         ),
         pool_limits=pool_limits or PoolLimits(),
-        timeouts=Timeouts(call_s=timeout_s, interrupt_s=interrupt_s, idle_s=idle_s),
+        timeouts=SandboxTimeouts(call_s=timeout_s, interrupt_s=interrupt_s, idle_s=idle_s),
         cgroup="off",
     )
 

@@ -413,7 +413,7 @@ answers = max(int(each) for each in os.listdir('/proc/self/fd') if
 
 SERVER = """
 import asyncio, sys
-from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Timeouts
+from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, SandboxTimeouts
 from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.adapters.ids import new_id
 
@@ -422,7 +422,7 @@ async def main():
         python="/usr/bin/python3",
         new_id=new_id,
         limits=Limits(commands=True),
-        timeouts=Timeouts(call_s=60),
+        timeouts=SandboxTimeouts(call_s=60),
         cgroup="off",
     )
     await sandboxes.start()

@@ -27,7 +27,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     find_launcher,
     visible_paths,
 )
-from antiphon.adapters.sandboxes.process import Process
+from antiphon.adapters.sandboxes.process import SandboxProcess
 from antiphon.application.ports import CodeResult, Sandbox, SandboxSpec
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
@@ -123,7 +123,7 @@ async def test_a_sandbox_that_is_given_up_while_it_starts_leaves_no_process() ->
     limits = replace(LIMITS, disk_bytes=8_123_456)  # by which its processes are known
     python = find_interpreter(PYTHON)
     for moment in range(80):
-        starting = asyncio.ensure_future(Process.start(find_launcher(), python, limits))
+        starting = asyncio.ensure_future(SandboxProcess.start(find_launcher(), python, limits))
         await asyncio.sleep(moment / 10_000)
         starting.cancel()
         with suppress(asyncio.CancelledError):
@@ -361,7 +361,7 @@ def readable_folder() -> Iterator[Path]:
 async def test_the_interpreter_may_have_its_own_package_folder(readable_folder: Path) -> None:
     (readable_folder / "mine.py").write_text("x = 42")
     python = replace(find_interpreter(PYTHON), packages=(str(readable_folder),))
-    process = await Process.start(find_launcher(), python, Limits())
+    process = await SandboxProcess.start(find_launcher(), python, Limits())
     try:
         await process.ask({"do": "run", "code": "import mine; mine.x"}, timeout_s=5)
         assert process.output() == "42\n"
@@ -373,10 +373,10 @@ async def test_the_interpreter_may_have_its_own_package_folder(readable_folder: 
 
 def _starter(
     launcher: list[str], limits: Limits, python: Interpreter | None = None
-) -> Callable[[], Awaitable[Process]]:
+) -> Callable[[], Awaitable[SandboxProcess]]:
     python = python or find_interpreter(PYTHON)
 
-    async def start() -> Process:
-        return await Process.start(launcher, python, limits)
+    async def start() -> SandboxProcess:
+        return await SandboxProcess.start(launcher, python, limits)
 
     return start

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
-from antiphon.adapters.formats.chat_template.renderer import Renderer
+from antiphon.adapters.formats.chat_template.renderer import ChatRenderer
 from antiphon.adapters.formats.chat_template.scripted.script_calls import call_of
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
@@ -151,7 +151,7 @@ def _separator(last: str, kind: str) -> list[int]:
     return [BLANK_LINE if last == "think" or last == kind == "text" else NEWLINE]
 
 
-class ScriptedRenderer(Renderer):
+class ScriptedRenderer(ChatRenderer):
     """Writes prompts for the scripted chat model."""
 
     reads_images = True

@@ -14,7 +14,7 @@ NONE = 2**31 - 1
 BYTES = 4
 
 
-class Turns:
+class ConnectionCounts:
     """The numbers of open connections of all workers, in memory that they share through a file.
 
     Nothing waits for them: a number that is a moment old costs a connection a moment.
@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self, folder: Path, *, count: int) -> None:
         size = count * BYTES
-        descriptor = os.open(folder / "turns", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(folder / "connections", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             is_new = os.fstat(descriptor).st_size < size
             os.ftruncate(descriptor, size)
@@ -33,7 +33,7 @@ class Turns:
             for number in range(1, count + 1):
                 self.leave(number)
 
-    def is_turn_of(self, number: int, connections: int) -> bool:
+    def is_least_busy(self, number: int, connections: int) -> bool:
         """Return whether no worker has fewer connections than `number`, which has so many."""
         self._numbers[number - 1] = connections
         return connections <= min(self._numbers)

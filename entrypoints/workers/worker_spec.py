@@ -24,7 +24,7 @@ END_S = 15.0
 """How long a worker has to end, beyond the time of its runs, before it is killed."""
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class WorkerSpec(Struct, frozen=True, kw_only=True):
     """What the supervisor gives a worker.
 
     `folder` is for the sockets of the workers, and `server_id` for all of this server's workers.
@@ -49,7 +49,7 @@ class Report(Struct, frozen=True, kw_only=True):
     facts: Mapping[str, Any]
 
 
-def work(settings: Settings, place: Place, reports: Connection) -> None:
+def work(settings: Settings, spec: WorkerSpec, reports: Connection) -> None:
     """Serve until the supervisor stops this process, or ends itself. The process ends with it."""
     # Imported late: the supervisor needs none of what a worker needs.
     from antiphon.entrypoints.workers.preload import end_with_fork_server
@@ -58,7 +58,7 @@ def work(settings: Settings, place: Place, reports: Connection) -> None:
     end_with_fork_server()
     end_with_the_supervisor(stopping_s(settings))
     with ending_with_a_sentence():
-        serve(settings, place, reports)
+        serve(settings, spec, reports)
 
 
 def stopping_s(settings: Settings) -> float:
