@@ -102,7 +102,7 @@ class DeleteConversation:
         await self._store.delete_conversation(tenant, conversation_id)
 
 
-class CreateItems:
+class CreateConversationItems:
     def __init__(
         self,
         store: ConversationStore,
@@ -143,7 +143,7 @@ class CreateItems:
         return used_ids
 
 
-class ListItems:
+class ListConversationItems:
     def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
@@ -155,7 +155,7 @@ class ListItems:
         return await read_page(read, query)
 
 
-class GetItem:
+class GetConversationItem:
     def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
@@ -164,7 +164,7 @@ class GetItem:
         return await self._store.get_conversation_item(tenant, conversation_id, item_id)
 
 
-class DeleteItem:
+class DeleteConversationItem:
     def __init__(self, store: ConversationStore) -> None:
         self._store = store
 

@@ -44,10 +44,10 @@ def conversation_services(
         list=c.ListConversations(store),
         update=c.UpdateConversation(store),
         delete=c.DeleteConversation(store),
-        add_items=c.CreateItems(store, read_items, check_quota, new_id=new_id),
-        list_items=c.ListItems(store),
-        get_item=c.GetItem(store),
-        remove_item=c.DeleteItem(store),
+        create_items=c.CreateConversationItems(store, read_items, check_quota, new_id=new_id),
+        list_items=c.ListConversationItems(store),
+        get_item=c.GetConversationItem(store),
+        delete_item=c.DeleteConversationItem(store),
         seal=seal,
         options=options,
     )
@@ -58,10 +58,10 @@ def file_services(
 ) -> FileServices:
     limits = f.FileLimits(max_bytes=settings.max_file_bytes, quota_bytes=settings.keep_file_bytes)
     return FileServices(
-        add=f.CreateFile(files, limits=limits, new_id=new_id, now=now),
+        create=f.CreateFile(files, limits=limits, new_id=new_id, now=now),
         list=f.ListFiles(files),
         get=f.GetFile(files),
-        read=f.GetFileContent(files),
+        get_content=f.GetFileContent(files),
         delete=f.DeleteFile(files, vector_stores),
     )
 
@@ -86,8 +86,8 @@ def vector_store_services(
         update=v.UpdateVectorStore(stores, find),
         delete=v.DeleteVectorStore(stores),
         search=v.SearchVectorStores(stores, embeddings),
-        add_file=v.CreateStoreFile(stores, find, add),
-        add_batch=v.CreateFileBatch(stores, find, add, new_id=new_id, now=now),
+        create_file=v.CreateStoreFile(stores, find, add),
+        create_batch=v.CreateFileBatch(stores, find, add, new_id=new_id, now=now),
         list_files=v.ListStoreFiles(stores),
         options=options,
     )
@@ -106,10 +106,10 @@ def container_services(
         create=k.CreateContainer(sandboxes, check),
         find=find,
         list=k.ListContainers(find, others),
-        add_file=k.CreateContainerFile(find, files),
+        create_file=k.CreateContainerFile(find, files),
         list_files=k.ListContainerFiles(find),
         get_file=k.GetContainerFile(find),
-        read_file=k.GetContainerFileContent(find),
+        get_file_content=k.GetContainerFileContent(find),
         delete_file=k.DeleteContainerFile(find),
         options=options,
     )

@@ -307,7 +307,9 @@ def delete_conversation(tenant: str, conversation_id: str, db: apsw.Connection) 
     db.execute(UNLINK_SHARED_ITEMS, (tenant, conversation_id, None))
 
 
-def remove_item(tenant: str, conversation_id: str, item_id: str, db: apsw.Connection) -> None:
+def delete_conversation_item(
+    tenant: str, conversation_id: str, item_id: str, db: apsw.Connection
+) -> None:
     values = (tenant, conversation_id, item_id)
     if not db.execute(HAS_ITEM, values).fetchall():
         raise item_not_found(item_id, conversation_id)
@@ -315,7 +317,7 @@ def remove_item(tenant: str, conversation_id: str, item_id: str, db: apsw.Connec
     db.execute(UNLINK_SHARED_ITEMS, values)
 
 
-def add_items(
+def create_conversation_items(
     tenant: str,
     conversation_id: str,
     items: Sequence[StoredItem],

@@ -331,13 +331,17 @@ class SqliteStore(Store):
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         await self._file.write(
-            partial(responses.add_items, tenant, conversation_id, items, self._uptime)
+            partial(
+                responses.create_conversation_items, tenant, conversation_id, items, self._uptime
+            )
         )
 
     async def delete_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> None:
-        await self._file.erase(partial(responses.remove_item, tenant, conversation_id, item_id))
+        await self._file.erase(
+            partial(responses.delete_conversation_item, tenant, conversation_id, item_id)
+        )
 
     async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str

@@ -57,10 +57,10 @@ class ContainerServices(Struct, frozen=True, kw_only=True):
     create: CreateContainer
     find: FindContainer
     list: ListContainers
-    add_file: CreateContainerFile
+    create_file: CreateContainerFile
     list_files: ListContainerFiles
     get_file: GetContainerFile
-    read_file: GetContainerFileContent
+    get_file_content: GetContainerFileContent
     delete_file: DeleteContainerFile
     options: HttpOptions
 
@@ -149,7 +149,7 @@ class Containers(Controller):
     ) -> ASGIApp:
         """Send a form (`multipart/form-data`) with `file`, or the `file_id` of an uploaded file."""
         file_id, name, content = await _read_file(request, containers.options)
-        added = await containers.add_file(
+        added = await containers.create_file(
             tenant_of(request), container_id, file_id=file_id, name=name, content=content
         )
         return JsonResponse(added, response_headers(request))
@@ -201,7 +201,7 @@ class Containers(Controller):
         container_id: PathId,
         file_id: PathId,
     ) -> ASGIApp:
-        name, blocks = await containers.read_file(tenant_of(request), container_id, file_id)
+        name, blocks = await containers.get_file_content(tenant_of(request), container_id, file_id)
         return StreamedFile(blocks, {**attachment_headers(name), **response_headers(request)})
 
     @handlers.delete(

@@ -12,13 +12,13 @@ from msgspec import Struct
 from antiphon.application.ports import Seal
 from antiphon.application.resources.conversations import (
     CreateConversation,
-    CreateItems,
+    CreateConversationItems,
     DeleteConversation,
-    DeleteItem,
+    DeleteConversationItem,
     GetConversation,
-    GetItem,
+    GetConversationItem,
+    ListConversationItems,
     ListConversations,
-    ListItems,
     UpdateConversation,
 )
 from antiphon.domain.history.include_filter import IncludeFilter
@@ -58,10 +58,10 @@ class ConversationServices(Struct, frozen=True, kw_only=True):
     list: ListConversations
     update: UpdateConversation
     delete: DeleteConversation
-    add_items: CreateItems
-    list_items: ListItems
-    get_item: GetItem
-    remove_item: DeleteItem
+    create_items: CreateConversationItems
+    list_items: ListConversationItems
+    get_item: GetConversationItem
+    delete_item: DeleteConversationItem
     seal: Seal
     options: HttpOptions
 
@@ -161,7 +161,9 @@ class Conversations(Controller):
         """Adds up to 20 items per request, and returns them."""
         view = _view(request, conversations, include_bracketed, include_plain)
         decoded = await read_json(request, NewItems, conversations.options)
-        page = await conversations.add_items(tenant_of(request), conversation_id, decoded.request)
+        page = await conversations.create_items(
+            tenant_of(request), conversation_id, decoded.request
+        )
         return JsonResponse(as_list(page, view), response_headers(request, decoded.unknown))
 
     @handlers.get(
@@ -217,7 +219,7 @@ class Conversations(Controller):
         item_id: PathId,
     ) -> ASGIApp:
         """Returns the conversation."""
-        conversation = await conversations.remove_item(tenant_of(request), conversation_id, item_id)
+        conversation = await conversations.delete_item(tenant_of(request), conversation_id, item_id)
         return JsonResponse(conversation, response_headers(request))
 
 

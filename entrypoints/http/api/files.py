@@ -38,10 +38,10 @@ FILE_JSON_BYTES = 512
 class FileServices(Struct, frozen=True, kw_only=True):
     """The services that these handlers call."""
 
-    add: CreateFile
+    create: CreateFile
     list: ListFiles
     get: GetFile
-    read: GetFileContent
+    get_content: GetFileContent
     delete: DeleteFile
 
 
@@ -65,7 +65,7 @@ class Files(Controller):
         form = await read_form(request)
         try:
             file, purpose = _read_fields(form)
-            added = await file_services.add(
+            added = await file_services.create(
                 tenant_of(request),
                 filename=sanitize_filename(file.filename),
                 purpose=purpose,
@@ -120,7 +120,7 @@ class Files(Controller):
         file_services: NamedDependency[FileServices],
         file_id: PathId,
     ) -> ASGIApp:
-        file, blocks = await file_services.read(tenant_of(request), file_id)
+        file, blocks = await file_services.get_content(tenant_of(request), file_id)
         headers = {**attachment_headers(file.filename), "content-length": str(file.bytes)}
         return StreamedFile(blocks, {**headers, **response_headers(request)})
 

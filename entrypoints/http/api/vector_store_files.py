@@ -53,7 +53,7 @@ class VectorStoreFiles(Controller):
         self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, NewStoreFile, vector_stores.options)
-        file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
+        file = await vector_stores.create_file(tenant_of(request), vector_store_id, decoded.request)
         return _respond(file, response_headers(request, decoded.unknown))
 
     @handlers.get(
@@ -171,7 +171,9 @@ class FileBatches(Controller):
         self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, NewFileBatch, vector_stores.options)
-        batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
+        batch = await vector_stores.create_batch(
+            tenant_of(request), vector_store_id, decoded.request
+        )
         return _respond(batch, response_headers(request, decoded.unknown))
 
     @handlers.get(

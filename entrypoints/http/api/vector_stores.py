@@ -57,8 +57,8 @@ class VectorStoreServices(Struct, frozen=True, kw_only=True):
     update: UpdateVectorStore
     delete: DeleteVectorStore
     search: SearchVectorStores
-    add_file: CreateStoreFile
-    add_batch: CreateFileBatch
+    create_file: CreateStoreFile
+    create_batch: CreateFileBatch
     list_files: ListStoreFiles
     options: HttpOptions
 
