@@ -64,7 +64,7 @@ from antiphon.entrypoints.wiring.relaying import Relaying, relay_of, relaying
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """What runs responses: those of requests, and those that another server left behind."""
+    """The services that run responses, also those that another server left behind."""
 
     active: ActiveRuns
     expand_prompt: ExpandPrompt

@@ -72,3 +72,17 @@ def test_a_public_class_name_means_one_thing() -> None:
     twice = {name: paths for name, paths in places.items() if len(set(paths) - {SHAPES}) > 1}
     assert {name: paths for name, paths in twice.items() if name not in NAMED_TWICE} == {}
     assert NAMED_TWICE.keys() <= twice.keys()
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_no_docstring_begins_with_what(folder: str) -> None:
+    """Its first line could stand in a reference manual: a noun, or a verb."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{name_of(path)}: {docstring.splitlines()[0]}"
+        for path in modules(folder)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documented)
+        if (docstring := ast.get_docstring(node) or "").startswith("What ")
+    ]
+    assert found == []

@@ -79,7 +79,7 @@ SHOWN_IN_PROMPT: Mapping[str, str] = {
 
 
 class FormatCapabilities(Struct, frozen=True, kw_only=True):
-    """What a template can do besides text, calls, and reasoning.
+    """The abilities of a template besides text, calls, and reasoning.
 
     `efforts` are the values of `reasoning.effort` that change the prompt, apart from switching
     reasoning off, which is the `thinking_switch`.
@@ -94,7 +94,7 @@ class FormatCapabilities(Struct, frozen=True, kw_only=True):
 
 
 class FormatReport(Struct, frozen=True, kw_only=True):
-    """What was found out about a model's format.
+    """The findings about a model's format.
 
     `format` is the name for `--format`; `is_chosen` if it was named, not recognized. `prompt` is a
     conversation with a tool, `written_call` what the model is expected to write for a call, and
@@ -115,7 +115,7 @@ class FormatReport(Struct, frozen=True, kw_only=True):
 
 
 class _Source(Struct, frozen=True, kw_only=True):
-    """What a folder, or a template alone, says about a model."""
+    """The facts about a model in its folder, or in a template alone."""
 
     name: str
     template: ChatTemplate

@@ -21,7 +21,7 @@ SHARED_VALUES = ("shared_values", "agreed")
 
 
 class StoreState(Struct, frozen=True, kw_only=True):
-    """What a store says about itself.
+    """The state of a store, as it reports it.
 
     `version` is the number of its newest migration, or 0 if it has no tables yet; `newest_version`
     is that of this server. `fingerprint` is that of the seal key, None before the first start.

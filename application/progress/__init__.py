@@ -1,1 +1,1 @@
-"""What a run has read from outside, so that another server can go on with it."""
+"""The record of what a run has read from outside, so that another server can continue it."""

@@ -1,4 +1,4 @@
-"""What is recorded of a run while it reads from outside, and its encoding in the store."""
+"""The records of a run that reads from outside, and their encoding in the store."""
 
 from __future__ import annotations
 

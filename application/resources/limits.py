@@ -65,7 +65,7 @@ TOKEN_LIMITS = frozenset(name for name, of in HEADER_NAMES.items() if of == "tok
 
 
 class RunCharge(Struct, frozen=True, kw_only=True):
-    """What a run has reserved of its key's limits, at `reserved_at`."""
+    """A run's reservation of its key's limits, made at `reserved_at`."""
 
     key_id: str
     limits: Limits
@@ -78,7 +78,7 @@ Settle = Callable[[RunCharge, str, str, Iterable[TurnUsage]], Coroutine[Any, Any
 
 
 class Reservation:
-    """What a request reserves of its key's limits: a context for the work that it is for.
+    """A request's reservation of its key's limits: a context for the work that it is for.
 
     Entering it reserves the request, and the slot of its run if it has a `response_id`; an
     exception in it gives back everything but the request. `charge` is None if its run counts
@@ -116,7 +116,7 @@ class Reservation:
 
     @property
     def states(self) -> tuple[LimitState, ...]:
-        """What the key has used of its limits, this request included."""
+        """The key's usage of its limits, this request included."""
         return _states(self._limits, self._used, self._at)
 
     async def reserve_tokens(self, count_input: Callable[[], Awaitable[int]]) -> None:

@@ -1,1 +1,1 @@
-"""What services share: retry, compensation, periodic tasks, threads, paging."""
+"""Tools that services share: retry, compensation, periodic tasks, threads, paging."""

@@ -1,4 +1,4 @@
-"""What is recorded of the calls of one response."""
+"""The audit records of the calls of one response."""
 
 from __future__ import annotations
 

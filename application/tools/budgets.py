@@ -1,4 +1,4 @@
-"""What a response, and each tool call in it, may use of this server.
+"""Budgets: how much a response, and each tool call in it, may use of this server.
 
 A request sets its own limits on tokens (`max_output_tokens`) and on the number of calls
 (`max_tool_calls`). The limits here apply to every request.

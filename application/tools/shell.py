@@ -110,7 +110,7 @@ async def _run_commands(sandbox: Sandbox, action: Json, note: str) -> WorkOutput
 
 
 class _CommandRecord:
-    """What one command prints, up to `max_length` characters, as deltas of the output item."""
+    """The output of one command, up to `max_length` characters, as deltas of the output item."""
 
     def __init__(self, index: int, max_length: int) -> None:
         self._index = index

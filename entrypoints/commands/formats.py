@@ -1,4 +1,4 @@
-"""What `antiphon formats` prints: the families of models, and a check of one model."""
+"""The output of `antiphon formats`: the families of models, and a check of one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica does in place of the transport that is Serve's."""
+"""The transport of a replica, in place of that of Serve."""
 
 from __future__ import annotations
 

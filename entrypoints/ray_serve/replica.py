@@ -37,7 +37,7 @@ class NotReady(Exception):
 
 
 class Replica:
-    """What Serve calls. It starts all that `antiphon serve` starts, except for the listener."""
+    """The deployment that Serve calls: all that `antiphon serve` starts but the listener."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

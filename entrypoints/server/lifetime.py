@@ -1,4 +1,4 @@
-"""What a server starts, in this order, and what it stops, in the reverse order.
+"""The lifetime of a server: its parts start in this order, and stop in the reverse order.
 
 An adapter or a service that starts is registered here, where it starts, to be stopped. The sockets
 are in `serve.py`: they open after all this has started, and close before anything here stops.

@@ -1,4 +1,4 @@
-"""What a server's process does at its edges: its ports, its signals, its words to the operator."""
+"""The edges of a server's process: its ports, its signals, its words to the operator."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Scripted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the server may fetch when a request contains a URL."""
+    """Limits of what the server fetches when a request contains a URL."""
 
     urls: Annotated[
         bool,

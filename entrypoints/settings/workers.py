@@ -1,4 +1,4 @@
-"""What a server with several workers cannot have, since one process keeps it for itself."""
+"""Settings that several workers cannot have, since one process keeps their state for itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators count: the meter, and what is measured with it."""
+"""Metrics for operators: the meter, and what is measured with it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def measured_webhooks(fetcher: Fetcher, meter: Meter) -> Fetcher:
 
 
 class Watched(Struct, frozen=True):
-    """What the gauges read."""
+    """The sources of the gauges."""
 
     state: ServerState
     models: Models

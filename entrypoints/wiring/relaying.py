@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Relaying(Struct, frozen=True, kw_only=True):
-    """What this server relays with; all is None if it has no address for the others.
+    """The parts that relay requests; all are None if this server has no address for the others.
 
     `addresses` are those of the store's servers, and `sockets` those of this server's workers.
     """

@@ -1,4 +1,4 @@
-"""What operators see: traces."""
+"""Traces for operators."""
 
 from __future__ import annotations
 

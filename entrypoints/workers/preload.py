@@ -1,4 +1,4 @@
-"""What workers share, loaded in the process that they are forked from (fork_server.py)."""
+"""Modules that workers share, loaded in the process that they are forked from (fork_server.py)."""
 
 from __future__ import annotations
 

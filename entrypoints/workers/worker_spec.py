@@ -1,4 +1,4 @@
-"""What the supervisor gives a worker and gets from it, and how both of them end."""
+"""The exchange between the supervisor and a worker, and how both of them end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ END_S = 15.0
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True):
-    """What the supervisor gives a worker.
+    """The part of a server that a worker is started with.
 
     `folder` is for the sockets of the workers, and `server_id` for all of this server's workers.
     `predecessor` owned the runs of the worker that this one replaces. `shows_start` is for the
@@ -41,7 +41,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What a worker tells its supervisor when it is ready: who owns its runs, and the facts of
+    """A worker's report to its supervisor when it is ready: who owns its runs, and the facts of
     `banner.ready`.
     """
 

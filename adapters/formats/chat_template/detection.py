@@ -118,7 +118,7 @@ FIT_REASONS: Mapping[Fit, str] = {
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """What speaks for a family, in the order of its weight."""
+    """The evidence for a family, in the order of its weight."""
 
     family: str
     fit: Fit

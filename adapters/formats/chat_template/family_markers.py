@@ -1,4 +1,4 @@
-"""What each marker of a family means to the parser."""
+"""The meaning of each marker of a family to the parser."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ CALL_ID, OTHER_CALL_ID = "c0ffee000", "c0ffee001"
 
 
 class TurnShape(Struct, frozen=True):
-    """What decides how a template writes a turn: whether it has calls, and what precedes it."""
+    """The facts that decide how a template writes a turn: its calls, and what precedes it."""
 
     has_calls: bool
     after_tool: bool

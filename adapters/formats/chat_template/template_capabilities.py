@@ -22,7 +22,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
 class TemplateCapabilities(Struct, frozen=True, kw_only=True):
-    """What a template accepts.
+    """The input that a template accepts.
 
     `text_content`: content may be a text, not only a list of parts. `images`: users' content may
     have images. `tool_images`: tools' content may, too. `parallel_calls`: a message may have

@@ -46,7 +46,7 @@ NO_TOKENS = {"bos_token": "", "eos_token": ""}
 
 
 class CallSample(Struct, frozen=True):
-    """What a template writes for a call of NAME with ARGUMENTS.
+    """The text that a template writes for a call of NAME with ARGUMENTS.
 
     `written` is the call alone, as far as it can be cut out; `reply` is the whole message.
     """
@@ -56,7 +56,7 @@ class CallSample(Struct, frozen=True):
 
 
 class Probes(Struct, frozen=True, kw_only=True):
-    """What a template writes.
+    """The text that a template writes.
 
     `calls` is empty if it writes none; `refusal` then says why, if it refused to. `thoughts` are
     messages with THOUGHT as their reasoning, empty if it drops reasoning. `after_answer` follows an

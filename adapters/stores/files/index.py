@@ -23,7 +23,7 @@ _REMOVE = "DELETE FROM files WHERE folder = ? AND id = ?"
 
 
 class FileIndex:
-    """What each folder holds; one folder has the files of one tenant."""
+    """The content of each folder; one folder has the files of one tenant."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, migrations="files", readers=2)

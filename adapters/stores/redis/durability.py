@@ -1,4 +1,4 @@
-"""What a Redis may lose with its configuration: checked at startup and reported to the operator."""
+"""Durability of a Redis: its configuration is checked at startup and reported to the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What API keys use, in the SQLite store: statements, and functions for its writing thread.
+"""Usage of API keys in the SQLite store: statements, and functions for its writing thread.
 
 Each function runs in a transaction that no other process writes beside, so it may read first.
 """

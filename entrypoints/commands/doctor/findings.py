@@ -1,4 +1,4 @@
-"""What a check finds, and what it looks at."""
+"""Findings of a check, and what it looks at."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def problem(found: str, advice: str = "") -> Finding:
 
 
 class Installation(Struct, frozen=True, kw_only=True):
-    """What is checked: the settings, and where they came from.
+    """The subject of the checks: the settings, and where they came from.
 
     `variables` are the names of the environment variables that set something, `options` the paths
     of the settings on the command line. `quick` leaves out what starts or calls a model.

@@ -1,4 +1,4 @@
-"""What `antiphon doctor` prints: a table for people, or JSON for scripts."""
+"""The report of `antiphon doctor`: a table for people, or JSON for scripts."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """What a replay has played and found. `notes` say what could not be played."""
+    """The results of a replay. `notes` say what could not be played."""
 
     turns: int
     differences: tuple[Difference, ...]

@@ -1,4 +1,4 @@
-"""What a request says of itself is believed only if a proxy of the operator sent it.
+"""Headers of a trusted proxy: they are believed only if a proxy of the operator sent them.
 
 Who is a proxy is decided by the address of the socket's other end, never by a header, and by a
 secret if the settings name one.

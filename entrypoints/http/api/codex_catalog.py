@@ -69,7 +69,7 @@ class CodexModel(Struct, frozen=True, kw_only=True):
 
 
 class CodexCatalog(Struct, frozen=True, kw_only=True):
-    """What Codex asks for with `client_version`. Models that are not there are left out."""
+    """The catalog that Codex requests with `client_version`, without models that are not there."""
 
     models: Sequence[CodexModel]
 

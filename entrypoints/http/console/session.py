@@ -29,7 +29,7 @@ MAX_BODY_BYTES = 16 * 1024
 
 
 class Console(Struct, frozen=True):
-    """What the console needs of the server. `identities` is None if no keys are needed."""
+    """The parts of the server that the console needs. Without keys, `identities` is None."""
 
     identities: Sequence[Identity] | None
     bearer: BearerIdentity

@@ -30,7 +30,7 @@ CROSS_SITE = "The cookie of a session is accepted only from the pages of the con
 
 
 class Session(Struct, frozen=True):
-    """What a cookie holds. `ends_at` is in seconds since the epoch."""
+    """The content of a cookie. `ends_at` is in seconds since the epoch."""
 
     credential: str
     ends_at: float

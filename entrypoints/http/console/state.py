@@ -34,7 +34,7 @@ LOAD = "load"
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What the server does now: that of one process, or of all of its workers."""
+    """The current activity of the server: of one process, or of all of its workers."""
 
     running: int
     phases: Mapping[str, int]
@@ -55,7 +55,7 @@ COUNTS = tuple(name for name in Load.__struct_fields__ if name not in ("phases",
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
-    """What the endpoint reads. `started_at` is in seconds since the epoch."""
+    """The sources of the endpoint. `started_at` is in seconds since the epoch."""
 
     owner: str
     store_kind: str

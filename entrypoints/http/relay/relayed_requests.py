@@ -69,7 +69,7 @@ def can_be_relayed(method: str, path: str) -> bool:
 
 
 class Voucher(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """What a server vouches for. `digest` is that of the body."""
+    """The claims that a server vouches for. `digest` is that of the body."""
 
     method: str
     target: str

@@ -45,7 +45,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 
 
 class _Connection:
-    """What is known about an open connection."""
+    """The state of an open connection."""
 
     __slots__ = ("address", "is_stalled_since", "transport", "unsent_bytes")
 

@@ -43,7 +43,7 @@ REASONS = {
 
 
 class Transport(Struct, frozen=True, kw_only=True):
-    """What the connections of one server share."""
+    """The state that the connections of one server share."""
 
     arrival_s: float
     connections: Connections

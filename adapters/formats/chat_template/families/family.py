@@ -1,4 +1,4 @@
-"""What a row of the table of families says."""
+"""The fields of a row in the table of families."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Signs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Family(Struct, frozen=True, eq=False, kw_only=True, forbid_unknown_fields=True):
-    """What templates of one kind have in common.
+    """The properties that templates of one kind share.
 
     `think` and `refusal` are pairs of markers; `more_thinks` are other pairs around reasoning, of
     some of the models or levels of effort. `think_label` is a line after the marker that opens

@@ -1,4 +1,4 @@
-"""What the readers of calls share: who receives the calls, and how a list of them goes on.
+"""Shared parts of the readers of calls: who receives calls, and how a list of them continues.
 
 A reader returns False if it finds no call of an offered tool. It has then written nothing, and its
 caller rewinds the buffer to where the call would have started, so that the text is kept. Once a

@@ -1,4 +1,4 @@
-"""What the scripted engine speaks: a markup of its own, or that of any family of the table."""
+"""Markup of the scripted engine: its own, or that of any family of the table."""
 
 from antiphon.adapters.formats.chat_template.scripted.family_markup import (
     FamilyMarkup,
