@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks import load
-from benchmarks.server_process import Server, free_port, run_server
+from benchmarks.servers.server_process import Server, free_port, run_server
 
 RUNS = 8
 TOKENS = 250

@@ -29,7 +29,7 @@ from antiphon.application.resources.keys import create_key
 from antiphon.domain.access.limits import KeyPolicy, parse_limits
 from benchmarks.load import LoadFailed
 from benchmarks.run import antiphon, measure_round, spread, warm_up
-from benchmarks.server_process import Server, StartFailed
+from benchmarks.servers.server_process import Server, StartFailed
 
 MODEL = "scripted-chat"
 LOGS = ("--log-level", "info", "--log-format", "json")

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import chart, load
 from benchmarks.run import RESULTS, ROOT, SCRIPT, TOKENS, spread
-from benchmarks.server_process import Server, StartFailed, free_port, run_server
+from benchmarks.servers.server_process import Server, StartFailed, free_port, run_server
 
 TOKENS_PER_S = 50
 WARM_UP_REQUESTS = 16
@@ -193,7 +193,14 @@ def _replay(
 ) -> Iterator[Server]:
     port = free_port()
     command = (
-        *(sys.executable, "-m", "uvicorn", "benchmarks.baseline:app", "--app-dir", str(ROOT)),
+        *(
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "benchmarks.servers.baseline:app",
+            "--app-dir",
+            str(ROOT),
+        ),
         *("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"),
         *("--port", str(port)),
     )
@@ -220,7 +227,7 @@ def _vllm(folder: Path) -> Iterator[Server]:
     models, port = folder / "models", free_port()
     subprocess.run([VLLM_PYTHON, TINY_MODELS, models], check=True, capture_output=True)
     command = (
-        *(str(VLLM_PYTHON), str(ROOT / "benchmarks" / "vllm_server.py")),
+        *(str(VLLM_PYTHON), str(ROOT / "benchmarks" / "servers" / "vllm_server.py")),
         *("--model", str(models / "chat"), "--served-model-name", REPLAY),
         *("--host", "127.0.0.1", "--port", str(port)),
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load
-from benchmarks.server_process import Server, StartFailed, free_port, run_server
+from benchmarks.servers.server_process import Server, StartFailed, free_port, run_server
 
 CONCURRENCY = 64
 TOKENS = 256

@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks import load
-from benchmarks.server_process import Server, free_port, run_server
+from benchmarks.servers.server_process import Server, free_port, run_server
 
 ROOT = Path(__file__).parents[1]
 CONCURRENCY = 32

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import chart, load
-from benchmarks.server_process import Server, StartFailed, free_port, run_server
+from benchmarks.servers.server_process import Server, StartFailed, free_port, run_server
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -199,7 +199,14 @@ def antiphon(model: str, folder: Path, *options: str) -> Iterator[Server]:
 def _limit(frames: Path, folder: Path) -> Iterator[Server]:
     port = free_port()
     command = (
-        *(sys.executable, "-m", "uvicorn", "benchmarks.baseline:app", "--app-dir", str(ROOT)),
+        *(
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "benchmarks.servers.baseline:app",
+            "--app-dir",
+            str(ROOT),
+        ),
         *("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"),
         *("--port", str(port)),
     )

@@ -35,7 +35,7 @@ from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import EventChunk, Store
 from benchmarks import load
 from benchmarks.chart import bar_chart
-from benchmarks.server_process import Server, StartFailed, free_port, run_server
+from benchmarks.servers.server_process import Server, StartFailed, free_port, run_server
 from benchmarks.simulation import (
     CALIBRATED,
     GRID_S,

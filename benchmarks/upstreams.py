@@ -21,7 +21,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks import load
-from benchmarks.server_process import Server, StartFailed, free_port, run_server
+from benchmarks.servers.server_process import Server, StartFailed, free_port, run_server
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENCY = 64
@@ -116,14 +116,16 @@ def _upstream(folder: Path, token_id: int) -> Iterator[Server]:
         "BENCH_TOKEN_ID": str(token_id),
         "BENCH_MODEL_ROOT": str(folder / "model"),
     }
-    with _uvicorn("benchmarks.upstream_server:app", folder / "upstream", variables) as server:
+    with _uvicorn(
+        "benchmarks.servers.upstream_server:app", folder / "upstream", variables
+    ) as server:
         yield server
 
 
 @contextmanager
 def _pass_through(folder: Path, upstream: Server) -> Iterator[Server]:
     variables = {"BENCH_UPSTREAM": f"http://127.0.0.1:{upstream.port}"}
-    with _uvicorn("benchmarks.pass_through:app", folder / "proxy", variables) as server:
+    with _uvicorn("benchmarks.servers.pass_through:app", folder / "proxy", variables) as server:
         yield server
 
 

@@ -15,7 +15,7 @@ from antiphon.adapters.formats.chat_template.call_writer import write_calls
 from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import Family
 from antiphon.adapters.formats.chat_template.families.own import check_family, markers_of_family
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.template import ChatTemplate, named_templates
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Step, Turn

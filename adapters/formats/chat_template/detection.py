@@ -19,7 +19,7 @@ from msgspec import Struct
 from antiphon.adapters.formats.chat_template.argument_styles import find_style
 from antiphon.adapters.formats.chat_template.call_writer import write_calls
 from antiphon.adapters.formats.chat_template.families import FAMILIES, CallForm, Family
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.template_probes import (
     ARGUMENTS,

@@ -14,7 +14,7 @@ from antiphon.adapters.formats.chat_template.mistral_common import (
     MistralRenderer,
     TekkenTokenizer,
 )
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.renderer import ChatRenderer, TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (
     NAME_A_TEMPLATE,

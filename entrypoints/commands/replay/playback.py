@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template import scripted_chat, scripted_family
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.scripted.family_markup import tokenizer_of
 from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyParser
 from antiphon.adapters.formats.harmony.encoding import load_encoding

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
 from antiphon.adapters.formats.chat_template.families.own import markers_of_family
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import deltas as d

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import pytest
 
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from antiphon.adapters.formats.chat_template.argument_styles import ArgumentStyle, json_tag
 from antiphon.adapters.formats.chat_template.families import CallForm, Family, Region
 from antiphon.adapters.formats.chat_template.families.own import check_family, read_family
-from antiphon.adapters.formats.chat_template.payloads import Calls
-from antiphon.adapters.formats.chat_template.payloads.json_values import read_arguments
-from antiphon.adapters.formats.chat_template.text_buffer import (
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     MarkerFinder,
     Resumable,
     TextBuffer,
 )
+from antiphon.adapters.formats.chat_template.payloads import Calls
+from antiphon.adapters.formats.chat_template.payloads.json_values import read_arguments
 from antiphon.adapters.formats.ebnf import JSON_INPUT
 from antiphon.domain.errors import SettingsError
 from antiphon.testing.family import FamilyConstraintContract, FamilyContract, FamilyTemplateContract

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from antiphon.adapters.formats.chat_template.families.family import Region
-from antiphon.adapters.formats.chat_template.text_buffer import (
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     MarkerFinder,
     Resumable,
     TextBuffer,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from antiphon.adapters.formats.chat_template.families.family import Region
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import Resumable, TextBuffer
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     Calls,
     empty_arguments,
@@ -21,7 +22,6 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     read_string,
     unwrap_arguments,
 )
-from antiphon.adapters.formats.chat_template.text_buffer import Resumable, TextBuffer
 from antiphon.domain.tools import ToolSpec
 
 NAME_KEYS = frozenset({"name", "tool_name"})

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+    Write,
+)
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     Calls,
     empty_arguments,
     ignore,
     is_name,
-)
-from antiphon.adapters.formats.chat_template.text_buffer import (
-    MarkerFinder,
-    Resumable,
-    TextBuffer,
-    Write,
 )
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec

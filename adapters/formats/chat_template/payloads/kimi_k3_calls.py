@@ -8,6 +8,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from antiphon.adapters.formats.chat_template.families.family import Region
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+    Write,
+)
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     MAX_NAME_LENGTH,
     Calls,
@@ -28,12 +34,6 @@ from antiphon.adapters.formats.chat_template.payloads.tag_types import (
     TextWriter,
     literal_to_json,
     value_to_json,
-)
-from antiphon.adapters.formats.chat_template.text_buffer import (
-    MarkerFinder,
-    Resumable,
-    TextBuffer,
-    Write,
 )
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec

@@ -6,13 +6,17 @@ import re
 from functools import cache
 
 from antiphon.adapters.formats.chat_template.families.family import Region
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+)
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     MAX_NAME_LENGTH,
     Calls,
     empty_arguments,
 )
 from antiphon.adapters.formats.chat_template.payloads.json_values import read_arguments
-from antiphon.adapters.formats.chat_template.text_buffer import MarkerFinder, Resumable, TextBuffer
 
 MAX_HEAD_LENGTH = 3 * MAX_NAME_LENGTH
 """Of a name, an id and the markers around them."""

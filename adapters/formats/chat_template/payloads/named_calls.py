@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from antiphon.adapters.formats.chat_template.families.family import Region
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+)
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     MAX_NAME_LENGTH,
     Calls,
@@ -25,7 +30,6 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     markers_of,
     read_arguments,
 )
-from antiphon.adapters.formats.chat_template.text_buffer import MarkerFinder, Resumable, TextBuffer
 from antiphon.domain.tools import ToolSpec
 
 RANDOM_ID_LENGTH = 9

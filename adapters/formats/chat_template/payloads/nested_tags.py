@@ -10,16 +10,16 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.adapters.formats.chat_template.families.family import Tags
-from antiphon.adapters.formats.chat_template.payloads.calls import is_name
-from antiphon.adapters.formats.chat_template.payloads.json_values import quote_json
-from antiphon.adapters.formats.chat_template.payloads.schema_types import resolve, types_of
-from antiphon.adapters.formats.chat_template.payloads.tag_types import value_to_json
-from antiphon.adapters.formats.chat_template.text_buffer import (
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     MarkerFinder,
     Resumable,
     TextBuffer,
     Write,
 )
+from antiphon.adapters.formats.chat_template.payloads.calls import is_name
+from antiphon.adapters.formats.chat_template.payloads.json_values import quote_json
+from antiphon.adapters.formats.chat_template.payloads.schema_types import resolve, types_of
+from antiphon.adapters.formats.chat_template.payloads.tag_types import value_to_json
 from antiphon.domain.json import Json
 
 MAX_DEPTH = 64

@@ -16,6 +16,12 @@ from functools import cache
 from typing import Any
 
 from antiphon.adapters.formats.chat_template.families.family import Region
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+    Write,
+)
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     MAX_NAME_LENGTH,
     Calls,
@@ -29,12 +35,6 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     read_hex_digits,
 )
 from antiphon.adapters.formats.chat_template.payloads.schema_types import PYTHON_NAMES
-from antiphon.adapters.formats.chat_template.text_buffer import (
-    MarkerFinder,
-    Resumable,
-    TextBuffer,
-    Write,
-)
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec
 

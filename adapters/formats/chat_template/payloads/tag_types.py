@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import Write
 from antiphon.adapters.formats.chat_template.payloads.json_values import quote_json
 from antiphon.adapters.formats.chat_template.payloads.pythonic_calls import python_value_to_json
 from antiphon.adapters.formats.chat_template.payloads.schema_types import (
@@ -14,7 +15,6 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     fits,
     text_to_json,
 )
-from antiphon.adapters.formats.chat_template.text_buffer import Write
 
 
 class TextWriter:

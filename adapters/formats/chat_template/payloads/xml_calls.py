@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families.family import Region, Tags
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import Resumable, TextBuffer
 from antiphon.adapters.formats.chat_template.payloads.calls import Calls
 from antiphon.adapters.formats.chat_template.payloads.json_calls import read_json_calls
 from antiphon.adapters.formats.chat_template.payloads.tag_calls import read_tag_calls
-from antiphon.adapters.formats.chat_template.text_buffer import Resumable, TextBuffer
 
 FUNCTION_TAGS = Tags(
     call="<function=",

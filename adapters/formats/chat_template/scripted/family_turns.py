@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.adapters.formats.chat_template.call_writer import write_calls, write_each_call
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import deltas as d

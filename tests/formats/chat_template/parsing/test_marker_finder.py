@@ -6,7 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from antiphon.adapters.formats.chat_template.text_buffer import MarkerFinder, Resumable, TextBuffer
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+)
 
 
 def marked(markers: list[str], text: str, cuts: list[int]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.families.end_tokens import END_TOKENS
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import deltas as d

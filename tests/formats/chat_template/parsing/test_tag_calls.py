@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.formats.chat_template.argument_styles import STYLES
-from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.structural_tag import structural_tag_constraint
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d

@@ -1,6 +1,6 @@
 """vLLM's own server over an engine that computes nothing, so that only its serving layer costs.
 
-    .venv-vllm/bin/python benchmarks/vllm_server.py --model FOLDER --port 8001 …
+    .venv-vllm/bin/python benchmarks/servers/vllm_server.py --model FOLDER --port 8001 …
 
 It takes the options of `vllm serve`. Every answer is the same token, `max_tokens` times: one a step
 with one turn of the event loop before each, or all in one step for a request without a stream.

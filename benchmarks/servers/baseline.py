@@ -4,7 +4,7 @@ No server can spend less on a stream of these bytes. It has no engine, no parser
 framework: only one `send` per event, and one iteration of the event loop before each delta, as an
 engine with one token per step would cause.
 
-    REPLAY_BODY=frames.sse uvicorn benchmarks.baseline:app --loop uvloop --http httptools
+    REPLAY_BODY=frames.sse uvicorn benchmarks.servers.baseline:app --loop uvloop --http httptools
 
 With REPLAY_TOKENS_PER_S, the deltas of all streams come together at this pace, as in the steps of
 an engine. It is also the upstream of gateways, so it lists a model.
@@ -17,7 +17,7 @@ import json
 import os
 from pathlib import Path
 
-from benchmarks.asgi import Message, Receive, Send, read_body, run_lifespan
+from benchmarks.servers.asgi import Message, Receive, Send, read_body, run_lifespan
 
 TOKENS_PER_S = float(os.environ.get("REPLAY_TOKENS_PER_S", "0"))
 MODEL = "replay"

@@ -1,6 +1,6 @@
 """A proxy that passes the bytes of a model server on without a look: the least a gateway can do.
 
-BENCH_UPSTREAM=http://127.0.0.1:8001 uvicorn benchmarks.pass_through:app
+BENCH_UPSTREAM=http://127.0.0.1:8001 uvicorn benchmarks.servers.pass_through:app
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 import aiohttp
 
-from benchmarks.asgi import Message, Receive, Send, read_body
+from benchmarks.servers.asgi import Message, Receive, Send, read_body
 
 URL = f"{os.environ['BENCH_UPSTREAM']}/v1/chat/completions"
 JSON = {"content-type": "application/json"}

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 from antiphon.adapters.formats.chat_template.families import Family
 from antiphon.adapters.formats.chat_template.families.end_tokens import END_TOKENS
-from antiphon.adapters.formats.chat_template.text_buffer import DeltaType, MarkerFinder
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import DeltaType, MarkerFinder
 from antiphon.domain import deltas as d
 
 Search = tuple[MarkerFinder, Callable[[str], object]]

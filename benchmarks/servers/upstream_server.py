@@ -3,7 +3,7 @@
 It speaks both protocols that this server reads: Chat Completions, and vLLM's tokens in and out. It
 sends one token for each iteration of the event loop, as fast as it can.
 
-    BENCH_TOKENS=256 BENCH_TOKEN_ID=7 uvicorn benchmarks.upstream_server:app
+    BENCH_TOKENS=256 BENCH_TOKEN_ID=7 uvicorn benchmarks.servers.upstream_server:app
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.asgi import Message, Receive, Send, read_body, run_lifespan
+from benchmarks.servers.asgi import Message, Receive, Send, read_body, run_lifespan
 
 TOKENS = int(os.environ["BENCH_TOKENS"])
 TOKEN_ID = int(os.environ["BENCH_TOKEN_ID"])

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from antiphon.adapters.formats.chat_template.families import Family, Region
-from antiphon.adapters.formats.chat_template.family_markers import sort_markers
-from antiphon.adapters.formats.chat_template.logprob_alignment import LogprobAlignment
-from antiphon.adapters.formats.chat_template.offered_calls import OfferedCalls
+from antiphon.adapters.formats.chat_template.parsing.family_markers import sort_markers
+from antiphon.adapters.formats.chat_template.parsing.logprob_alignment import LogprobAlignment
+from antiphon.adapters.formats.chat_template.parsing.offered_calls import OfferedCalls
 from antiphon.adapters.formats.chat_template.payloads import find_reader, read_name_first
-from antiphon.adapters.formats.chat_template.text_buffer import (
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     DeltaBuffer,
     DeltaType,
     Resumable,

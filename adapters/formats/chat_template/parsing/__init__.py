@@ -1,0 +1,1 @@
+"""A turn's text becomes deltas: markers are found, and calls are read."""

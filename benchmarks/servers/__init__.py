@@ -1,0 +1,1 @@
+"""The servers that benchmarks start, and their processes."""
