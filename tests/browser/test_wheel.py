@@ -25,5 +25,6 @@ def test_a_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     [wheel] = tmp_path.glob("antiphon-*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        for file in FOLDER.iterdir():
-            assert archive.read(FOLDER_IN_WHEEL + file.name) == file.read_bytes()
+        for file in (each for each in FOLDER.rglob("*") if each.is_file()):
+            name = FOLDER_IN_WHEEL + file.relative_to(FOLDER).as_posix()
+            assert archive.read(name) == file.read_bytes()

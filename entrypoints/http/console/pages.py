@@ -12,9 +12,9 @@ from pathlib import Path
 
 from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
 from msgspec import Struct
 
-from antiphon.entrypoints.http.api.parameters import PathId
 from antiphon.entrypoints.http.api.requests import HttpRequest, header, response_headers
 
 FOLDER = Path(__file__).parent / "static"
@@ -54,7 +54,9 @@ def _read(file: Path) -> Asset:
 
 
 ASSETS: Mapping[str, Asset] = {
-    file.name: _read(file) for file in sorted(FOLDER.iterdir()) if file.suffix in TYPES
+    file.relative_to(FOLDER).as_posix(): _read(file)
+    for file in sorted(FOLDER.rglob("*"))
+    if file.suffix in TYPES
 }
 PUBLIC_PATHS = frozenset({PATH, *(f"{PATH}/assets/{name}" for name in ASSETS)})
 
@@ -64,11 +66,12 @@ async def console_page(request: HttpRequest) -> Response[bytes]:
     return _answer(request, ASSETS[PAGE])
 
 
-@get(f"{PATH}/assets/{{name:str}}", include_in_schema=False)
-async def console_asset(request: HttpRequest, name: PathId) -> Response[bytes]:
-    if name not in ASSETS:
+@get(f"{PATH}/assets/{{name:path}}", include_in_schema=False)
+async def console_asset(request: HttpRequest, name: FromPath[Path]) -> Response[bytes]:
+    asset = ASSETS.get(name.as_posix().removeprefix("/"))
+    if asset is None:
         raise NotFoundException
-    return _answer(request, ASSETS[name])
+    return _answer(request, asset)
 
 
 def console_headers(request: HttpRequest) -> dict[str, str]:

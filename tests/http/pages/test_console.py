@@ -33,7 +33,7 @@ UNSAFE = re.compile(
 
 
 def files(suffix: str) -> list[Path]:
-    found = sorted(FOLDER.glob(f"*{suffix}"))
+    found = sorted(FOLDER.rglob(f"*{suffix}"))
     assert found
     return found
 
@@ -46,8 +46,9 @@ def test_the_page_and_all_that_it_needs_are_served(server: Any) -> None:
     for path in named:
         assert httpx.get(f"{server.url}/{path}").status_code == 200, path
     for module in files(".js"):
-        for imported in re.findall(r'from "\./([^"]+)"', module.read_text(encoding="utf-8")):
-            assert imported in ASSETS, (module.name, imported)
+        for imported in re.findall(r'from "(\.[^"]+)"', module.read_text(encoding="utf-8")):
+            path = (module.parent / imported).resolve()
+            assert path.relative_to(FOLDER.resolve()).as_posix() in ASSETS, (module.name, imported)
 
 
 @pytest.mark.parametrize("name", sorted(ASSETS))
@@ -77,7 +78,8 @@ def test_no_module_is_long_or_makes_nodes_of_text() -> None:
 
 
 def test_each_file_of_the_folder_is_served_and_in_the_wheel() -> None:
-    assert {file.name for file in FOLDER.iterdir()} == set(ASSETS)
+    paths = {file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*") if file.is_file()}
+    assert paths == set(ASSETS)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     build = project["tool"]["hatch"]["build"]
     for target in ("wheel", "sdist"):

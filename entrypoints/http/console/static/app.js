@@ -4,11 +4,11 @@ import { SIGN_IN } from "./api.js";
 import { el, replace } from "./dom.js";
 import { announce, checkSession, draw, main, mark, showSignIn } from "./shell.js";
 import { go, read } from "./routes.js";
-import * as compare from "./compare.js";
-import * as list from "./list.js";
-import * as playground from "./playground.js";
-import * as response from "./response.js";
-import * as state from "./state.js";
+import * as compare from "./views/compare.js";
+import * as list from "./views/list.js";
+import * as playground from "./views/playground.js";
+import * as response from "./views/response.js";
+import * as state from "./views/state.js";
 
 /** A view is a module with `title` and `show(root, params, signal)`; `one` shows a single object. */
 const VIEWS = [

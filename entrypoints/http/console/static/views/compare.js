@@ -1,11 +1,11 @@
 /** Two responses beside each other: what was asked, what was written, and how long it took. */
 
-import { get } from "./api.js";
-import { inputOf } from "./actions.js";
-import { el, replace } from "./dom.js";
-import { count, pretty, seconds, speed, speedOf, stateOf, tokensOf, tookOf } from "./format.js";
-import { diffWords } from "./words.js";
-import { go, link } from "./routes.js";
+import { get } from "../api.js";
+import { inputOf } from "../actions.js";
+import { el, replace } from "../dom.js";
+import { count, pretty, seconds, speed, speedOf, stateOf, tokensOf, tookOf } from "../format.js";
+import { diffWords } from "../words.js";
+import { go, link } from "../routes.js";
 
 export const title = "Compare";
 

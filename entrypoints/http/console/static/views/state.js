@@ -1,8 +1,8 @@
 /** The state of the server: models, queue, store, cache, and what is this tenant's own. */
 
-import { get } from "./api.js";
-import { el, replace } from "./dom.js";
-import { count, seconds, time, tokensOf } from "./format.js";
+import { get } from "../api.js";
+import { el, replace } from "../dom.js";
+import { count, seconds, time, tokensOf } from "../format.js";
 
 export const title = "State";
 

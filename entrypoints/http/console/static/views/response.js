@@ -1,19 +1,19 @@
 /** One response: why it ended, and its transcript, timeline, raw texts, events and settings. */
 
-import { ApiError, get, stream } from "./api.js";
-import { buttons } from "./actions.js";
-import { el, replace } from "./dom.js";
-import { drawEvents } from "./events.js";
-import { apply, start } from "./fold.js";
-import { count, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "./format.js";
+import { ApiError, get, stream } from "../api.js";
+import { buttons } from "../actions.js";
+import { el, replace } from "../dom.js";
+import { drawEvents } from "../events.js";
+import { apply, start } from "../fold.js";
+import { count, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "../format.js";
 import { badge } from "./list.js";
-import { drawRaw } from "./raw.js";
-import { link, note } from "./routes.js";
-import { announce } from "./shell.js";
-import { tabs } from "./tabs.js";
-import { code, live, render } from "./transcript.js";
-import { drawWaterfall } from "./waterfall.js";
-import { drawEnding } from "./why.js";
+import { drawRaw } from "../raw.js";
+import { link, note } from "../routes.js";
+import { announce } from "../shell.js";
+import { tabs } from "../tabs.js";
+import { code, live, render } from "../transcript.js";
+import { drawWaterfall } from "../waterfall.js";
+import { drawEnding } from "../why.js";
 
 export const title = "Response";
 

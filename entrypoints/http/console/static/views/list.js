@@ -1,11 +1,11 @@
 /** The list of responses: filtered, paged, and asked for again every two seconds while it is seen. */
 
-import { get } from "./api.js";
-import { el, replace } from "./dom.js";
-import { countOf, form, queryOf } from "./filters.js";
-import { count, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "./format.js";
-import { go, link } from "./routes.js";
-import { announce } from "./shell.js";
+import { get } from "../api.js";
+import { el, replace } from "../dom.js";
+import { countOf, form, queryOf } from "../filters.js";
+import { count, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
+import { go, link } from "../routes.js";
+import { announce } from "../shell.js";
 
 export const title = "Responses";
 

@@ -1,14 +1,14 @@
 /** Ask a model: with tools, a schema and settings; from a stored response, or anew. */
 
-import { ApiError, get, post, stream } from "./api.js";
-import { inputOf } from "./actions.js";
-import { el, replace } from "./dom.js";
-import { TERMINAL, apply, start } from "./fold.js";
-import { pretty, stateOf } from "./format.js";
-import { link } from "./routes.js";
-import { announce } from "./shell.js";
-import { requestOf, withoutId } from "./snippets.js";
-import { live } from "./transcript.js";
+import { ApiError, get, post, stream } from "../api.js";
+import { inputOf } from "../actions.js";
+import { el, replace } from "../dom.js";
+import { TERMINAL, apply, start } from "../fold.js";
+import { pretty, stateOf } from "../format.js";
+import { link } from "../routes.js";
+import { announce } from "../shell.js";
+import { requestOf, withoutId } from "../snippets.js";
+import { live } from "../transcript.js";
 
 export const title = "Playground";
 
