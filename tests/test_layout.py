@@ -28,7 +28,7 @@ LISTS = frozenset(
 )
 """Folders of like things, which nobody reads one by one."""
 
-UNSORTED = frozenset({"domain", "testing"})
+UNSORTED = frozenset({"testing"})
 """Folders that are not sorted by subject yet. Their own folders are."""
 
 MAX_LINES = 600

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from functools import cached_property
 from typing import Any, Protocol
 
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import DeltaBuffer, MarkerFinder
 from antiphon.adapters.formats.chat_template.payloads import Calls
 from antiphon.adapters.formats.chat_template.payloads.json_values import parse_json
-from antiphon.adapters.formats.chat_template.parsing.text_buffer import DeltaBuffer, MarkerFinder
 from antiphon.adapters.formats.tools import ToolNames, call_start, callable_tools
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d

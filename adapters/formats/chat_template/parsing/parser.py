@@ -29,13 +29,13 @@ from antiphon.adapters.formats.chat_template.families import Family, Region
 from antiphon.adapters.formats.chat_template.parsing.family_markers import sort_markers
 from antiphon.adapters.formats.chat_template.parsing.logprob_alignment import LogprobAlignment
 from antiphon.adapters.formats.chat_template.parsing.offered_calls import OfferedCalls
-from antiphon.adapters.formats.chat_template.payloads import find_reader, read_name_first
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     DeltaBuffer,
     DeltaType,
     Resumable,
     TextBuffer,
 )
+from antiphon.adapters.formats.chat_template.payloads import find_reader, read_name_first
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
