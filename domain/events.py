@@ -9,55 +9,66 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from antiphon.domain.items import AnyItem
-from antiphon.domain.kinds.code_interpreter import CodeCompleted as CodeCompleted
-from antiphon.domain.kinds.code_interpreter import CodeDelta as CodeDelta
-from antiphon.domain.kinds.code_interpreter import CodeDone as CodeDone
-from antiphon.domain.kinds.code_interpreter import CodeInProgress as CodeInProgress
-from antiphon.domain.kinds.code_interpreter import CodeInterpreting as CodeInterpreting
-from antiphon.domain.kinds.compaction import Compacting as Compacting
-from antiphon.domain.kinds.custom import CustomInputDelta as CustomInputDelta
-from antiphon.domain.kinds.custom import CustomInputDone as CustomInputDone
-from antiphon.domain.kinds.file_search import FileSearchCompleted as FileSearchCompleted
-from antiphon.domain.kinds.file_search import FileSearchInProgress as FileSearchInProgress
-from antiphon.domain.kinds.file_search import FileSearchSearching as FileSearchSearching
-from antiphon.domain.kinds.function import ArgumentsDelta as ArgumentsDelta
-from antiphon.domain.kinds.function import ArgumentsDone as ArgumentsDone
-from antiphon.domain.kinds.image_generation import ImageCompleted as ImageCompleted
-from antiphon.domain.kinds.image_generation import ImageGenerating as ImageGenerating
-from antiphon.domain.kinds.image_generation import ImageInProgress as ImageInProgress
-from antiphon.domain.kinds.image_generation import PartialImage as PartialImage
-from antiphon.domain.kinds.mcp import McpArgumentsDelta as McpArgumentsDelta
-from antiphon.domain.kinds.mcp import McpArgumentsDone as McpArgumentsDone
-from antiphon.domain.kinds.mcp import McpCallCompleted as McpCallCompleted
-from antiphon.domain.kinds.mcp import McpCallFailed as McpCallFailed
-from antiphon.domain.kinds.mcp import McpCallInProgress as McpCallInProgress
-from antiphon.domain.kinds.mcp import McpListToolsCompleted as McpListToolsCompleted
-from antiphon.domain.kinds.mcp import McpListToolsFailed as McpListToolsFailed
-from antiphon.domain.kinds.mcp import McpListToolsInProgress as McpListToolsInProgress
-from antiphon.domain.kinds.message import AnnotationAdded as AnnotationAdded
-from antiphon.domain.kinds.message import RefusalDelta as RefusalDelta
-from antiphon.domain.kinds.message import RefusalDone as RefusalDone
-from antiphon.domain.kinds.message import TextDelta as TextDelta
-from antiphon.domain.kinds.message import TextDone as TextDone
-from antiphon.domain.kinds.reasoning import ReasoningDelta as ReasoningDelta
-from antiphon.domain.kinds.reasoning import ReasoningDone as ReasoningDone
-from antiphon.domain.kinds.reasoning import SummaryDelta as SummaryDelta
-from antiphon.domain.kinds.reasoning import SummaryDone as SummaryDone
-from antiphon.domain.kinds.reasoning import SummaryPartAdded as SummaryPartAdded
-from antiphon.domain.kinds.reasoning import SummaryPartDone as SummaryPartDone
-from antiphon.domain.kinds.shell import CommandAdded as CommandAdded
-from antiphon.domain.kinds.shell import CommandDelta as CommandDelta
-from antiphon.domain.kinds.shell import CommandDone as CommandDone
-from antiphon.domain.kinds.shell import ShellOutputDelta as ShellOutputDelta
-from antiphon.domain.kinds.shell import ShellOutputDone as ShellOutputDone
-from antiphon.domain.kinds.web_search import WebSearchCompleted as WebSearchCompleted
-from antiphon.domain.kinds.web_search import WebSearchInProgress as WebSearchInProgress
-from antiphon.domain.kinds.web_search import WebSearchSearching as WebSearchSearching
+from antiphon.domain.kinds.code_interpreter import (
+    CodeCompleted,
+    CodeDelta,
+    CodeDone,
+    CodeInProgress,
+    CodeInterpreting,
+)
+from antiphon.domain.kinds.compaction import Compacting
+from antiphon.domain.kinds.custom import CustomInputDelta, CustomInputDone
+from antiphon.domain.kinds.file_search import (
+    FileSearchCompleted,
+    FileSearchInProgress,
+    FileSearchSearching,
+)
+from antiphon.domain.kinds.function import ArgumentsDelta, ArgumentsDone
+from antiphon.domain.kinds.image_generation import (
+    ImageCompleted,
+    ImageGenerating,
+    ImageInProgress,
+    PartialImage,
+)
+from antiphon.domain.kinds.mcp import (
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    McpListToolsCompleted,
+    McpListToolsFailed,
+    McpListToolsInProgress,
+)
+from antiphon.domain.kinds.message import (
+    AnnotationAdded,
+    RefusalDelta,
+    RefusalDone,
+    TextDelta,
+    TextDone,
+)
+from antiphon.domain.kinds.reasoning import (
+    ReasoningDelta,
+    ReasoningDone,
+    SummaryDelta,
+    SummaryDone,
+    SummaryPartAdded,
+    SummaryPartDone,
+)
+from antiphon.domain.kinds.shell import (
+    CommandAdded,
+    CommandDelta,
+    CommandDone,
+    ShellOutputDelta,
+    ShellOutputDone,
+)
+from antiphon.domain.kinds.web_search import (
+    WebSearchCompleted,
+    WebSearchInProgress,
+    WebSearchSearching,
+)
 from antiphon.domain.responses.response import Response
-from antiphon.domain.vocabulary.event import Event as Event
-from antiphon.domain.vocabulary.event import ItemEvent as ItemEvent
-from antiphon.domain.vocabulary.event import PartAdded as PartAdded
-from antiphon.domain.vocabulary.event import PartDone as PartDone
+from antiphon.domain.vocabulary.event import Event, ItemEvent, PartAdded, PartDone
 from antiphon.domain.vocabulary.item import type_of
 
 

@@ -13,42 +13,31 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from antiphon.domain.kinds import ITEM_KINDS
-from antiphon.domain.kinds.additional_tools import AdditionalTools as AdditionalTools
-from antiphon.domain.kinds.apply_patch import ApplyPatchCall as ApplyPatchCall
-from antiphon.domain.kinds.apply_patch import ApplyPatchCallOutput as ApplyPatchCallOutput
-from antiphon.domain.kinds.code_interpreter import CodeInterpreterCall as CodeInterpreterCall
-from antiphon.domain.kinds.compaction import Compaction as Compaction
-from antiphon.domain.kinds.compaction import CompactionTrigger as CompactionTrigger
-from antiphon.domain.kinds.computer import ComputerCall as ComputerCall
-from antiphon.domain.kinds.computer import ComputerCallOutput as ComputerCallOutput
-from antiphon.domain.kinds.configuration_update import ConfigurationUpdate as ConfigurationUpdate
-from antiphon.domain.kinds.custom import CustomToolCall as CustomToolCall
-from antiphon.domain.kinds.custom import CustomToolCallOutput as CustomToolCallOutput
-from antiphon.domain.kinds.file_search import FileSearchCall as FileSearchCall
-from antiphon.domain.kinds.function import FunctionCall as FunctionCall
-from antiphon.domain.kinds.function import FunctionCallOutput as FunctionCallOutput
-from antiphon.domain.kinds.image_generation import ImageGenerationCall as ImageGenerationCall
-from antiphon.domain.kinds.item_reference import ItemReference as ItemReference
-from antiphon.domain.kinds.local_shell import LocalShellCall as LocalShellCall
-from antiphon.domain.kinds.local_shell import LocalShellCallOutput as LocalShellCallOutput
-from antiphon.domain.kinds.mcp import McpApprovalRequest as McpApprovalRequest
-from antiphon.domain.kinds.mcp import McpApprovalResponse as McpApprovalResponse
-from antiphon.domain.kinds.mcp import McpCall as McpCall
-from antiphon.domain.kinds.mcp import McpListTools as McpListTools
-from antiphon.domain.kinds.message import Message as Message
-from antiphon.domain.kinds.program import Program as Program
-from antiphon.domain.kinds.program import ProgramOutput as ProgramOutput
-from antiphon.domain.kinds.reasoning import Reasoning as Reasoning
-from antiphon.domain.kinds.shell import CONTAINER_REFERENCE as CONTAINER_REFERENCE
-from antiphon.domain.kinds.shell import ShellCall as ShellCall
-from antiphon.domain.kinds.shell import ShellCallOutput as ShellCallOutput
-from antiphon.domain.kinds.shell import is_server_run_call as is_server_run_call
-from antiphon.domain.kinds.tool_search import ToolSearchCall as ToolSearchCall
-from antiphon.domain.kinds.tool_search import ToolSearchOutput as ToolSearchOutput
-from antiphon.domain.kinds.web_search import WebSearchCall as WebSearchCall
-from antiphon.domain.vocabulary.item import CallId as CallId
-from antiphon.domain.vocabulary.item import Item as Item
-from antiphon.domain.vocabulary.item import type_of
+from antiphon.domain.kinds.additional_tools import AdditionalTools
+from antiphon.domain.kinds.apply_patch import ApplyPatchCall, ApplyPatchCallOutput
+from antiphon.domain.kinds.code_interpreter import CodeInterpreterCall
+from antiphon.domain.kinds.compaction import Compaction, CompactionTrigger
+from antiphon.domain.kinds.computer import ComputerCall, ComputerCallOutput
+from antiphon.domain.kinds.configuration_update import ConfigurationUpdate
+from antiphon.domain.kinds.custom import CustomToolCall, CustomToolCallOutput
+from antiphon.domain.kinds.file_search import FileSearchCall
+from antiphon.domain.kinds.function import FunctionCall, FunctionCallOutput
+from antiphon.domain.kinds.image_generation import ImageGenerationCall
+from antiphon.domain.kinds.item_reference import ItemReference
+from antiphon.domain.kinds.local_shell import LocalShellCall, LocalShellCallOutput
+from antiphon.domain.kinds.mcp import McpApprovalRequest, McpApprovalResponse, McpCall, McpListTools
+from antiphon.domain.kinds.message import Message
+from antiphon.domain.kinds.program import Program, ProgramOutput
+from antiphon.domain.kinds.reasoning import Reasoning
+from antiphon.domain.kinds.shell import (
+    CONTAINER_REFERENCE,
+    ShellCall,
+    ShellCallOutput,
+    is_server_run_call,
+)
+from antiphon.domain.kinds.tool_search import ToolSearchCall, ToolSearchOutput
+from antiphon.domain.kinds.web_search import WebSearchCall
+from antiphon.domain.vocabulary.item import CallId, Item, type_of
 from antiphon.domain.vocabulary.kind import ItemKind
 
 ITEM_TYPES: Mapping[str, type[Item]] = {name: kind.item for name, kind in ITEM_KINDS.items()}
@@ -69,7 +58,7 @@ runs has no call_id."""
 _OUTPUT_TYPES = frozenset(ANSWERED_BY.values())
 
 ID_PREFIXES: Mapping[type[Item], str] = {
-    kind.item: kind.id_prefix for kind in ITEM_KINDS.values() if kind.id_prefix is not None
+    kind.item: kind.prefix for kind in ITEM_KINDS.values() if kind.prefix is not None
 }
 """The prefix of the ids of each item type."""
 
@@ -95,12 +84,12 @@ def call_id_of(item: Item) -> str | None:
 
 def has_another_turn(item: Item) -> bool:
     """Return whether the item records what this server did, so that the model's turn follows."""
-    return kind_of(item).acts_next == "model"
+    return kind_of(item).next == "model"
 
 
 def waits_for_client(item: Item) -> bool:
     """Return whether the client must answer this item before the model's next turn."""
     kind = kind_of(item)
-    if kind.acts_next != "client" or is_server_run_call(item):
-        return False
-    return kind.answered_by is None or bool(call_id_of(item))
+    if kind.answered_by is None:
+        return kind.next == "client"
+    return bool(call_id_of(item)) and not is_server_run_call(item)

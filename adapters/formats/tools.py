@@ -25,6 +25,7 @@ from antiphon.domain.tools import (
     ToolChoice,
     ToolSpec,
 )
+from antiphon.domain.vocabulary.kind import TextArguments
 
 RECIPIENTS: Mapping[str, str] = {
     "web_search": "browser.search",
@@ -41,7 +42,9 @@ _FUNCTIONS_PREFIXES = (f"{FUNCTIONS}.", f"{FUNCTIONS}{NAMESPACE_MARK}")
 
 CODE = "code"
 TEXT_PROPERTIES: Mapping[str, str] = {
-    name: kind.text_property for name, kind in CALL_KINDS.items() if kind.text_property
+    name: kind.arguments.property
+    for name, kind in CALL_KINDS.items()
+    if isinstance(kind.arguments, TextArguments)
 }
 """The kinds of tools whose input is a text. A model that only knows functions wraps the text in an
 object, as this property."""

@@ -86,7 +86,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
 
 def _tool_entries(item: i.Item, view: View) -> Iterator[Entry]:
     """Yield an item's call and result, as its kind shows them."""
-    shown = i.kind_of(item)
+    shown = i.kind_of(item).shown
     caller = item if shown.call is not None else view.calls.get(id(item))
     call = _call_of(caller, view)
     if call is not None and caller is item:
@@ -100,7 +100,7 @@ def _tool_entries(item: i.Item, view: View) -> Iterator[Entry]:
 
 
 def _call_of(item: i.Item | None, view: View) -> Call | None:
-    call = i.kind_of(item).call if item is not None else None
+    call = i.kind_of(item).shown.call if item is not None else None
     return call(item, view) if call is not None else None
 
 

@@ -27,12 +27,12 @@ from antiphon.domain.vocabulary.kind import IncludableField
 INCLUDABLE_FIELDS: Mapping[str, tuple[type[i.Item], IncludableField]] = {
     value: (kind.item, field)
     for kind in ITEM_KINDS.values()
-    for value, field in kind.includable.items()
+    for value, field in kind.include.items()
 }
 """The field that each value of `include` shows. Other values hide nothing when left out."""
 
 _FIELDS_OF: Mapping[type[i.Item], Sequence[IncludableField]] = {
-    kind.item: tuple(kind.includable.values()) for kind in ITEM_KINDS.values() if kind.includable
+    kind.item: tuple(kind.include.values()) for kind in ITEM_KINDS.values() if kind.include
 }
 
 METRICS = "metrics"

@@ -7,7 +7,7 @@ from typing import Literal
 from antiphon.domain.bounds import Long
 from antiphon.domain.json import Json
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.kind import NOT_SHOWN, ItemKind, Kind
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 
 
@@ -19,14 +19,7 @@ class AdditionalTools(Item, frozen=True, kw_only=True, tag="additional_tools"):
 
 
 ITEM = ItemKind(
-    item=AdditionalTools,
-    id_prefix="at",
-    events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    item=AdditionalTools, prefix="at", events=INPUT_ONLY, next="nobody", shown=NOT_SHOWN, include={}
 )
 
 KIND = Kind(name="additional_tools", items=(ITEM,), tools=(), calls=())

@@ -12,7 +12,7 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import make_function_call
 from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
 from antiphon.domain.vocabulary.shown import Result, View
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS
 from antiphon.domain.vocabulary.tool import Tool
@@ -97,24 +97,20 @@ def _result(item: ApplyPatchCallOutput, _: View) -> Result:
 
 CALL = ItemKind(
     item=ApplyPatchCall,
-    id_prefix="apc",
+    prefix="apc",
     events=NO_EVENTS,
-    answered_by=ApplyPatchCallOutput,
-    acts_next="client",
-    call=lambda item, view: CLIENT_TOOL.call(item, view, "apply_patch"),
-    result=None,
-    includable={},
+    next=ApplyPatchCallOutput,
+    shown=Shown(call=lambda item, view: CLIENT_TOOL.call(item, view, "apply_patch")),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=ApplyPatchCallOutput,
-    id_prefix="apco",
+    prefix="apco",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=_result,
-    includable={},
+    next="nobody",
+    shown=Shown(result=_result),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -123,9 +119,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=("apply_patch",),
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 
 APPLY_PATCH = CallKind(
@@ -133,8 +127,7 @@ APPLY_PATCH = CallKind(
     tool_type="apply_patch",
     item=ApplyPatchCall,
     open=_open,
-    text_property=None,
-    client_tool=CLIENT_TOOL,
+    arguments=CLIENT_TOOL,
 )
 
 KIND = Kind(name="apply_patch", items=(CALL, OUTPUT), tools=(TOOL,), calls=(APPLY_PATCH,))

@@ -12,13 +12,17 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import open_unrun_call
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import CallKind, IncludableField, ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    Call,
-    Result,
-    View,
-    name_of_kind,
+from antiphon.domain.vocabulary.kind import (
+    AS_SENT,
+    CallKind,
+    IncludableField,
+    ItemKind,
+    Kind,
+    Shown,
+    TextArguments,
+    ToolKind,
 )
+from antiphon.domain.vocabulary.shown import Call, Result, View, name_of_kind
 from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 
@@ -103,7 +107,7 @@ def _result(item: CodeInterpreterCall, _: View) -> Result:
 
 CALL = ItemKind(
     item=CodeInterpreterCall,
-    id_prefix="ci",
+    prefix="ci",
     events=ItemSteps(
         opening_events=(CodeInProgress,),
         text_field="code",
@@ -111,13 +115,14 @@ CALL = ItemKind(
         steps={"interpreting": CodeInterpreting},
         end_events={"completed": CodeCompleted},
     ),
-    answered_by=None,
-    acts_next="model",
-    call=lambda item, view: Call(
-        kind=PYTHON, name=name_of_kind(PYTHON, view.tools), text=item.code or ""
+    next="model",
+    shown=Shown(
+        call=lambda item, view: Call(
+            kind=PYTHON, name=name_of_kind(PYTHON, view.tools), text=item.code or ""
+        ),
+        result=_result,
     ),
-    result=_result,
-    includable={"code_interpreter_call.outputs": IncludableField("outputs")},
+    include={"code_interpreter_call.outputs": IncludableField("outputs")},
 )
 
 TOOL = ToolKind(
@@ -126,17 +131,14 @@ TOOL = ToolKind(
     server_specs=lambda *_: (PYTHON_SPEC,),
     chosen=(PYTHON,),
     stand_in="code_interpreter",
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 CODE = CallKind(
     name=PYTHON,
     tool_type="code_interpreter",
     item=CodeInterpreterCall,
     open=open_unrun_call,
-    text_property="code",
-    client_tool=None,
+    arguments=TextArguments("code"),
 )
 
 KIND = Kind(name="code_interpreter", items=(CALL,), tools=(TOOL,), calls=(CODE,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.domain.bounds import Text
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.kind import NOT_SHOWN, ItemKind, Kind
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, ItemSteps
 
 
@@ -27,24 +27,20 @@ class Compacting(
 
 COMPACTION = ItemKind(
     item=Compaction,
-    id_prefix="cmp",
+    prefix="cmp",
     events=ItemSteps(repeatable_steps={"compacting": Compacting}),
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    next="nobody",
+    shown=NOT_SHOWN,
+    include={},
 )
 
 TRIGGER = ItemKind(
     item=CompactionTrigger,
-    id_prefix="cmpt",
+    prefix="cmpt",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    next="nobody",
+    shown=NOT_SHOWN,
+    include={},
 )
 
 KIND = Kind(name="compaction", items=(COMPACTION, TRIGGER), tools=(), calls=())

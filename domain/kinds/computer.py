@@ -13,7 +13,7 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import make_function_call
 from antiphon.domain.vocabulary.builder import BuilderFactory
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
 from antiphon.domain.vocabulary.shown import Call, Result, View
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
@@ -142,7 +142,6 @@ def _preview_arguments(fields: Json) -> Json:
 
 _ACTIONS = "click, double_click, drag, keypress, move, screenshot, scroll, type and wait"
 
-
 _DESCRIPTION = f"Use a computer by its screen, mouse and keys. Actions: {_ACTIONS}."
 
 CLIENT_TOOL = ClientTool(
@@ -185,24 +184,20 @@ def _result(item: ComputerCallOutput, _: View) -> Result:
 
 CALL = ItemKind(
     item=ComputerCall,
-    id_prefix="cu",
+    prefix="cu",
     events=NO_EVENTS,
-    answered_by=ComputerCallOutput,
-    acts_next="client",
-    call=_shown_call,
-    result=None,
-    includable={},
+    next=ComputerCallOutput,
+    shown=Shown(call=_shown_call),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=ComputerCallOutput,
-    id_prefix="cuo",
+    prefix="cuo",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=_result,
-    includable={},
+    next="nobody",
+    shown=Shown(result=_result),
+    include={},
 )
 
 COMPUTER = CallKind(
@@ -210,16 +205,14 @@ COMPUTER = CallKind(
     tool_type="computer",
     item=ComputerCall,
     open=_opener(CLIENT_TOOL),
-    text_property=None,
-    client_tool=CLIENT_TOOL,
+    arguments=CLIENT_TOOL,
 )
 PREVIEW = CallKind(
     name="computer_use_preview",
     tool_type="computer_use_preview",
     item=ComputerCall,
     open=_opener(PREVIEW_TOOL),
-    text_property=None,
-    client_tool=PREVIEW_TOOL,
+    arguments=PREVIEW_TOOL,
 )
 
 CHOSEN = (COMPUTER.name, PREVIEW.name)
@@ -231,9 +224,7 @@ TOOLS = (
         server_specs=None,
         chosen=CHOSEN,
         stand_in=None,
-        ignored=None,
-        echo=None,
-        redact=None,
+        echo=AS_SENT,
     ),
     ToolKind(
         tool=ComputerUse,
@@ -241,9 +232,7 @@ TOOLS = (
         server_specs=None,
         chosen=CHOSEN,
         stand_in=None,
-        ignored=None,
-        echo=None,
-        redact=None,
+        echo=AS_SENT,
     ),
     ToolKind(
         tool=ComputerUsePreview,
@@ -251,9 +240,7 @@ TOOLS = (
         server_specs=None,
         chosen=CHOSEN,
         stand_in=None,
-        ignored=None,
-        echo=None,
-        redact=None,
+        echo=AS_SENT,
     ),
 )
 

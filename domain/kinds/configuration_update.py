@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.kind import NOT_SHOWN, ItemKind, Kind
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 from antiphon.domain.vocabulary.text_formats import AnyFormat, Effort
 
@@ -27,13 +27,11 @@ class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_up
 
 ITEM = ItemKind(
     item=ConfigurationUpdate,
-    id_prefix="cfg",
+    prefix="cfg",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    next="nobody",
+    shown=NOT_SHOWN,
+    include={},
 )
 
 KIND = Kind(name="configuration_update", items=(ITEM,), tools=(), calls=())

@@ -13,7 +13,15 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import called_name
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import CallId, Item, Output
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import (
+    CallKind,
+    Echo,
+    ItemKind,
+    Kind,
+    Shown,
+    TextArguments,
+    ToolKind,
+)
 from antiphon.domain.vocabulary.shown import Call, Result
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 from antiphon.domain.vocabulary.text_call import TextCall
@@ -126,24 +134,22 @@ def ignored_paths(tool: CustomTool, path: str) -> Iterator[str]:
 
 CALL = ItemKind(
     item=CustomToolCall,
-    id_prefix="ctc",
+    prefix="ctc",
     events=TEXT_CALL.events("CUSTOM_CALL", CustomInputDone),
-    answered_by=CustomToolCallOutput,
-    acts_next="client",
-    call=lambda item, view: Call(kind="custom", name=called_name(item, view), text=item.input),
-    result=None,
-    includable={},
+    next=CustomToolCallOutput,
+    shown=Shown(
+        call=lambda item, view: Call(kind="custom", name=called_name(item, view), text=item.input)
+    ),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=CustomToolCallOutput,
-    id_prefix="ctco",
+    prefix="ctco",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=lambda item, _: Result(body=item.output),
-    includable={},
+    next="nobody",
+    shown=Shown(result=lambda item, _: Result(body=item.output)),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -152,9 +158,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=("custom",),
     stand_in=None,
-    ignored=ignored_paths,
-    echo=None,
-    redact=None,
+    echo=Echo(ignored=ignored_paths),
 )
 
 CUSTOM = CallKind(
@@ -162,8 +166,7 @@ CUSTOM = CallKind(
     tool_type="custom",
     item=CustomToolCall,
     open=TEXT_CALL.open,
-    text_property=INPUT,
-    client_tool=None,
+    arguments=TextArguments(INPUT),
 )
 
 KIND = Kind(name="custom", items=(CALL, OUTPUT), tools=(TOOL,), calls=(CUSTOM,))

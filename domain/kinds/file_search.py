@@ -20,12 +20,17 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import open_unrun_call
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import CallKind, IncludableField, ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    Call,
-    Result,
-    name_of_kind,
+from antiphon.domain.vocabulary.kind import (
+    AS_SENT,
+    JSON_ARGUMENTS,
+    CallKind,
+    IncludableField,
+    ItemKind,
+    Kind,
+    Shown,
+    ToolKind,
 )
+from antiphon.domain.vocabulary.shown import Call, Result, name_of_kind
 from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec, parse_arguments
 
@@ -170,21 +175,22 @@ def _marker_name(result: Json) -> str:
 
 CALL = ItemKind(
     item=FileSearchCall,
-    id_prefix="fs",
+    prefix="fs",
     events=ItemSteps(
         opening_events=(FileSearchInProgress,),
         steps={"searching": FileSearchSearching},
         end_events={"completed": FileSearchCompleted},
     ),
-    answered_by=None,
-    acts_next="model",
-    call=lambda item, view: Call(
-        kind=FILE_SEARCH,
-        name=name_of_kind(FILE_SEARCH, view.tools),
-        text=arguments_of(item.queries or ()),
+    next="model",
+    shown=Shown(
+        call=lambda item, view: Call(
+            kind=FILE_SEARCH,
+            name=name_of_kind(FILE_SEARCH, view.tools),
+            text=arguments_of(item.queries or ()),
+        ),
+        result=lambda item, view: Result(body=render_call(item, view.numbers[id(item)])),
     ),
-    result=lambda item, view: Result(body=render_call(item, view.numbers[id(item)])),
-    includable={"file_search_call.results": IncludableField("results")},
+    include={"file_search_call.results": IncludableField("results")},
 )
 
 TOOL = ToolKind(
@@ -193,17 +199,14 @@ TOOL = ToolKind(
     server_specs=lambda *_: (FILE_SEARCH_SPEC,),
     chosen=(FILE_SEARCH,),
     stand_in="file_search",
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 SEARCH = CallKind(
     name=FILE_SEARCH,
     tool_type="file_search",
     item=FileSearchCall,
     open=open_unrun_call,
-    text_property=None,
-    client_tool=None,
+    arguments=JSON_ARGUMENTS,
 )
 
 KIND = Kind(name="file_search", items=(CALL,), tools=(TOOL,), calls=(SEARCH,))

@@ -15,7 +15,15 @@ from antiphon.domain.json import Json
 from antiphon.domain.vocabulary.builder import Builder, BuilderContext
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import CallId, Item, Output
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import (
+    JSON_ARGUMENTS,
+    CallKind,
+    Echo,
+    ItemKind,
+    Kind,
+    Shown,
+    ToolKind,
+)
 from antiphon.domain.vocabulary.shown import Call, Result, View
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 from antiphon.domain.vocabulary.text_call import TextCall
@@ -178,26 +186,24 @@ def _result(item: FunctionCallOutput, view: View) -> Result:
 
 CALL = ItemKind(
     item=FunctionCall,
-    id_prefix="fc",
+    prefix="fc",
     events=TEXT_CALL.events("FUNCTION_CALL", ArgumentsDone),
-    answered_by=FunctionCallOutput,
-    acts_next="client",
-    call=lambda item, view: Call(
-        kind="function", name=called_name(item, view), text=item.arguments
+    next=FunctionCallOutput,
+    shown=Shown(
+        call=lambda item, view: Call(
+            kind="function", name=called_name(item, view), text=item.arguments
+        )
     ),
-    result=None,
-    includable={},
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=FunctionCallOutput,
-    id_prefix="fco",
+    prefix="fco",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=_result,
-    includable={},
+    next="nobody",
+    shown=Shown(result=_result),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -206,9 +212,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=("function",),
     stand_in=None,
-    ignored=None,
-    echo=_echo,
-    redact=None,
+    echo=Echo(echo=_echo),
 )
 
 FUNCTION = CallKind(
@@ -216,8 +220,7 @@ FUNCTION = CallKind(
     tool_type="function",
     item=FunctionCall,
     open=TEXT_CALL.open,
-    text_property=None,
-    client_tool=None,
+    arguments=JSON_ARGUMENTS,
 )
 
 KIND = Kind(name="function", items=(CALL, OUTPUT), tools=(TOOL,), calls=(FUNCTION,))

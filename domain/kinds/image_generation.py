@@ -10,13 +10,8 @@ from antiphon.domain.bounds import Count, Name, Text
 from antiphon.domain.json import Json
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    Call,
-    Result,
-    View,
-    to_json_text,
-)
+from antiphon.domain.vocabulary.kind import AS_SENT, ItemKind, Kind, Shown, ToolKind
+from antiphon.domain.vocabulary.shown import Call, Result, View, to_json_text
 from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool
 
@@ -103,18 +98,16 @@ def _result(item: ImageGenerationCall, _: View) -> Result:
 
 CALL = ItemKind(
     item=ImageGenerationCall,
-    id_prefix="ig",
+    prefix="ig",
     events=ItemSteps(
         opening_events=(ImageInProgress,),
         steps={"generating": ImageGenerating},
         repeatable_steps={"partial_image": PartialImage},
         end_events={"completed": ImageCompleted},
     ),
-    answered_by=None,
-    acts_next="nobody",
-    call=_shown_call,
-    result=_result,
-    includable={},
+    next="nobody",
+    shown=Shown(call=_shown_call, result=_result),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -123,9 +116,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=None,
     stand_in=NAME,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 
 KIND = Kind(name="image_generation", items=(CALL,), tools=(TOOL,), calls=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.domain.bounds import Text
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.kind import NOT_SHOWN, ItemKind, Kind
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 
 
@@ -15,14 +15,7 @@ class ItemReference(Item, frozen=True, kw_only=True, tag="item_reference"):
 
 
 ITEM = ItemKind(
-    item=ItemReference,
-    id_prefix=None,
-    events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    item=ItemReference, prefix=None, events=INPUT_ONLY, next="nobody", shown=NOT_SHOWN, include={}
 )
 
 KIND = Kind(name="item_reference", items=(ITEM,), tools=(), calls=())

@@ -12,7 +12,7 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import make_function_call
 from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
 from antiphon.domain.vocabulary.shown import Result
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS
 from antiphon.domain.vocabulary.tool import Tool
@@ -76,24 +76,20 @@ def _open(start: d.CallStart, context: BuilderContext) -> BufferedCallBuilder:
 
 CALL = ItemKind(
     item=LocalShellCall,
-    id_prefix="lsh",
+    prefix="lsh",
     events=NO_EVENTS,
-    answered_by=LocalShellCallOutput,
-    acts_next="client",
-    call=lambda item, view: CLIENT_TOOL.call(item, view, "local_shell"),
-    result=None,
-    includable={},
+    next=LocalShellCallOutput,
+    shown=Shown(call=lambda item, view: CLIENT_TOOL.call(item, view, "local_shell")),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=LocalShellCallOutput,
-    id_prefix="lsho",
+    prefix="lsho",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=lambda item, _: Result(body=item.output),
-    includable={},
+    next="nobody",
+    shown=Shown(result=lambda item, _: Result(body=item.output)),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -102,9 +98,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=("local_shell",),
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 
 LOCAL_SHELL = CallKind(
@@ -112,8 +106,7 @@ LOCAL_SHELL = CallKind(
     tool_type="local_shell",
     item=LocalShellCall,
     open=_open,
-    text_property=None,
-    client_tool=CLIENT_TOOL,
+    arguments=CLIENT_TOOL,
 )
 
 KIND = Kind(name="local_shell", items=(CALL, OUTPUT), tools=(TOOL,), calls=(LOCAL_SHELL,))

@@ -15,13 +15,17 @@ from antiphon.domain.json import Json
 from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    Call,
-    JsonBody,
-    Result,
-    View,
+from antiphon.domain.vocabulary.kind import (
+    JSON_ARGUMENTS,
+    NOT_SHOWN,
+    CallKind,
+    Echo,
+    ItemKind,
+    Kind,
+    Shown,
+    ToolKind,
 )
+from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, ItemSteps, ToolBuilder
 from antiphon.domain.vocabulary.tool import REDACTED, Tool, ToolSpec, qualified_name
 from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
@@ -219,47 +223,34 @@ def _result(item: McpCall, _: View) -> Result:
 
 
 LIST_TOOLS = ItemKind(
-    item=McpListTools,
-    id_prefix="mcpl",
-    events=LISTS,
-    answered_by=None,
-    acts_next="model",
-    call=None,
-    result=None,
-    includable={},
+    item=McpListTools, prefix="mcpl", events=LISTS, next="model", shown=NOT_SHOWN, include={}
 )
 
 CALL = ItemKind(
     item=McpCall,
-    id_prefix="mcp",
+    prefix="mcp",
     events=CALLS,
-    answered_by=None,
-    acts_next="model",
-    call=_shown_call,
-    result=_result,
-    includable={},
+    next="model",
+    shown=Shown(call=_shown_call, result=_result),
+    include={},
 )
 
 REQUEST = ItemKind(
     item=McpApprovalRequest,
-    id_prefix="mcpr",
+    prefix="mcpr",
     events=NO_EVENTS,
-    answered_by=None,
-    acts_next="client",
-    call=_shown_call,
-    result=None,
-    includable={},
+    next="client",
+    shown=Shown(call=_shown_call),
+    include={},
 )
 
 RESPONSE = ItemKind(
     item=McpApprovalResponse,
-    id_prefix="mcpa",
+    prefix="mcpa",
     events=INPUT_ONLY,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    next="nobody",
+    shown=NOT_SHOWN,
+    include={},
 )
 
 TOOL = ToolKind(
@@ -268,25 +259,15 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=MCP_KINDS,
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=_without_secrets,
+    echo=Echo(redact=_without_secrets),
 )
-MCP = CallKind(
-    name="mcp",
-    tool_type="mcp",
-    item=McpCall,
-    open=_open_call,
-    text_property=None,
-    client_tool=None,
-)
+MCP = CallKind(name="mcp", tool_type="mcp", item=McpCall, open=_open_call, arguments=JSON_ARGUMENTS)
 APPROVAL = CallKind(
     name="mcp_approval",
     tool_type="mcp",
     item=McpApprovalRequest,
     open=_open_request,
-    text_property=None,
-    client_tool=None,
+    arguments=JSON_ARGUMENTS,
 )
 
 KIND = Kind(

@@ -22,7 +22,7 @@ from antiphon.domain.content import (
 from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.event import Event, PartAdded, PartDone, PartEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.kind import NOT_SHOWN, ItemKind, Kind
 from antiphon.domain.vocabulary.steps import EventTable
 
 
@@ -211,14 +211,7 @@ EVENTS = EventTable(
 )
 
 MESSAGE = ItemKind(
-    item=Message,
-    id_prefix="msg",
-    events=EVENTS,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    item=Message, prefix="msg", events=EVENTS, next="nobody", shown=NOT_SHOWN, include={}
 )
 
 KIND = Kind(name="message", items=(MESSAGE,), tools=(), calls=())

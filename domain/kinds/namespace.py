@@ -10,7 +10,7 @@ from msgspec import Meta
 from antiphon.domain.bounds import MAX_MEMBERS, Text
 from antiphon.domain.kinds.custom import CustomTool, custom_spec, ignored_paths
 from antiphon.domain.kinds.function import FunctionTool, function_spec
-from antiphon.domain.vocabulary.kind import Kind, ToolKind
+from antiphon.domain.vocabulary.kind import Echo, Kind, ToolKind
 from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec
 
 
@@ -45,9 +45,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=(),
     stand_in=None,
-    ignored=_ignored_paths,
-    echo=None,
-    redact=None,
+    echo=Echo(ignored=_ignored_paths),
 )
 
 KIND = Kind(name="namespace", items=(), tools=(TOOL,), calls=())

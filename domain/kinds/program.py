@@ -5,11 +5,16 @@ from __future__ import annotations
 from antiphon.domain.bounds import Text
 from antiphon.domain.kinds.function import open_unrun_call
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    Call,
-    Result,
+from antiphon.domain.vocabulary.kind import (
+    AS_SENT,
+    CallKind,
+    ItemKind,
+    Kind,
+    Shown,
+    TextArguments,
+    ToolKind,
 )
+from antiphon.domain.vocabulary.shown import Call, Result
 from antiphon.domain.vocabulary.steps import NO_EVENTS
 from antiphon.domain.vocabulary.tool import Tool
 
@@ -32,24 +37,20 @@ class ProgrammaticToolCalling(Tool, frozen=True, kw_only=True, tag="programmatic
 
 PROGRAM = ItemKind(
     item=Program,
-    id_prefix="prg",
+    prefix="prg",
     events=NO_EVENTS,
-    answered_by=None,
-    acts_next="nobody",
-    call=lambda item, _: Call(kind="program", name="program", text=item.code),
-    result=None,
-    includable={},
+    next="nobody",
+    shown=Shown(call=lambda item, _: Call(kind="program", name="program", text=item.code)),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=ProgramOutput,
-    id_prefix="prgo",
+    prefix="prgo",
     events=NO_EVENTS,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=lambda item, _: Result(body=item.result, name="program"),
-    includable={},
+    next="nobody",
+    shown=Shown(result=lambda item, _: Result(body=item.result, name="program")),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -58,17 +59,14 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=None,
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 CODE = CallKind(
     name="program",
     tool_type="programmatic_tool_calling",
     item=Program,
     open=open_unrun_call,
-    text_property="code",
-    client_tool=None,
+    arguments=TextArguments("code"),
 )
 
 KIND = Kind(name="program", items=(PROGRAM, OUTPUT), tools=(TOOL,), calls=(CODE,))

@@ -14,7 +14,7 @@ from antiphon.domain.content import ReasoningText, SummaryText
 from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.event import Event, ItemEvent, PartAdded, PartDone, PartEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import ItemKind, Kind
+from antiphon.domain.vocabulary.kind import NOT_SHOWN, ItemKind, Kind
 from antiphon.domain.vocabulary.steps import EventTable
 
 
@@ -178,14 +178,7 @@ EVENTS = EventTable(
 )
 
 REASONING = ItemKind(
-    item=Reasoning,
-    id_prefix="rs",
-    events=EVENTS,
-    answered_by=None,
-    acts_next="nobody",
-    call=None,
-    result=None,
-    includable={},
+    item=Reasoning, prefix="rs", events=EVENTS, next="nobody", shown=NOT_SHOWN, include={}
 )
 
 KIND = Kind(name="reasoning", items=(REASONING,), tools=(), calls=())

@@ -17,7 +17,7 @@ from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.command_reader import CommandReader
 from antiphon.domain.vocabulary.event import Event, ItemEvent
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
 from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
 from antiphon.domain.vocabulary.steps import (
     EventTable,
@@ -403,24 +403,20 @@ def _shown_call(item: ShellCall, view: View) -> Call:
 
 CALL = ItemKind(
     item=ShellCall,
-    id_prefix="sh",
+    prefix="sh",
     events=CALL_EVENTS,
-    answered_by=ShellCallOutput,
-    acts_next="client",
-    call=_shown_call,
-    result=None,
-    includable={},
+    next=ShellCallOutput,
+    shown=Shown(call=_shown_call),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=ShellCallOutput,
-    id_prefix="sho",
+    prefix="sho",
     events=OUTPUT_EVENTS,
-    answered_by=None,
-    acts_next="model",
-    call=None,
-    result=lambda item, _: Result(body=JsonBody(item.output)),
-    includable={},
+    next="model",
+    shown=Shown(result=lambda item, _: Result(body=JsonBody(item.output))),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -429,25 +425,21 @@ TOOL = ToolKind(
     server_specs=lambda *_: (CONTAINER_TOOL.spec(CONTAINER),),
     chosen=("shell", CONTAINER),
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 SHELL = CallKind(
     name="shell",
     tool_type="shell",
     item=ShellCall,
     open=ShellArgumentsBuilder,
-    text_property=None,
-    client_tool=CLIENT_TOOL,
+    arguments=CLIENT_TOOL,
 )
 HOSTED_SHELL = CallKind(
     name=CONTAINER,
     tool_type="shell",
     item=ShellCall,
     open=ShellArgumentsBuilder,
-    text_property=None,
-    client_tool=CONTAINER_TOOL,
+    arguments=CONTAINER_TOOL,
 )
 
 KIND = Kind(name="shell", items=(CALL, OUTPUT), tools=(TOOL,), calls=(SHELL, HOSTED_SHELL))

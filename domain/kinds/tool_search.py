@@ -9,19 +9,11 @@ from msgspec.structs import replace
 
 from antiphon.domain.bounds import Long, Text
 from antiphon.domain.json import Json
-from antiphon.domain.kinds.function import (
-    FunctionTool,
-    function_spec,
-    make_function_call,
-)
+from antiphon.domain.kinds.function import FunctionTool, function_spec, make_function_call
 from antiphon.domain.vocabulary.builder import BuilderFactory
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import CallKind, ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    JsonBody,
-    Result,
-    View,
-)
+from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
+from antiphon.domain.vocabulary.shown import JsonBody, Result, View
 from antiphon.domain.vocabulary.steps import NO_EVENTS
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 from antiphon.domain.vocabulary.typed_call import (
@@ -101,40 +93,34 @@ CLIENT = CallKind(
     tool_type="tool_search",
     item=ToolSearchCall,
     open=_opener(CLIENT_TOOL),
-    text_property=None,
-    client_tool=CLIENT_TOOL,
+    arguments=CLIENT_TOOL,
 )
 SERVER = CallKind(
     name="server_tool_search",
     tool_type="server_tool_search",
     item=ToolSearchCall,
     open=_opener(SERVER_TOOL),
-    text_property=None,
-    client_tool=SERVER_TOOL,
+    arguments=SERVER_TOOL,
 )
 
 TOOL_SEARCH_KINDS = (CLIENT.name, SERVER.name)
 
 CALL = ItemKind(
     item=ToolSearchCall,
-    id_prefix="tsc",
+    prefix="tsc",
     events=NO_EVENTS,
-    answered_by=ToolSearchOutput,
-    acts_next="client",
-    call=lambda item, view: CLIENT_TOOL.call(item, view, CLIENT.name, SERVER.name),
-    result=None,
-    includable={},
+    next=ToolSearchOutput,
+    shown=Shown(call=lambda item, view: CLIENT_TOOL.call(item, view, CLIENT.name, SERVER.name)),
+    include={},
 )
 
 OUTPUT = ItemKind(
     item=ToolSearchOutput,
-    id_prefix="tso",
+    prefix="tso",
     events=NO_EVENTS,
-    answered_by=None,
-    acts_next="model",
-    call=None,
-    result=_result,
-    includable={},
+    next="model",
+    shown=Shown(result=_result),
+    include={},
 )
 
 TOOL = ToolKind(
@@ -143,9 +129,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=TOOL_SEARCH_KINDS,
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 
 KIND = Kind(name="tool_search", items=(CALL, OUTPUT), tools=(TOOL,), calls=(CLIENT, SERVER))

@@ -16,14 +16,17 @@ from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import open_unrun_call
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import CallKind, IncludableField, ItemKind, Kind, ToolKind
-from antiphon.domain.vocabulary.shown import (
-    Call,
-    Result,
-    View,
-    name_of_kind,
-    to_json_text,
+from antiphon.domain.vocabulary.kind import (
+    JSON_ARGUMENTS,
+    CallKind,
+    Echo,
+    IncludableField,
+    ItemKind,
+    Kind,
+    Shown,
+    ToolKind,
 )
+from antiphon.domain.vocabulary.shown import Call, Result, View, name_of_kind, to_json_text
 from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 
@@ -151,7 +154,6 @@ def browser_call_of(call: WebSearchCall) -> tuple[str, str, str | None]:
 
 _KIND_OF_ACTION = {"open_page": "open_page", "find_in_page": "find_in_page"}
 
-
 _BROWSER_PARAMETERS = {"web_search": ("query",), "open_page": ("id",), "find_in_page": ("pattern",)}
 
 
@@ -171,17 +173,15 @@ def _ignored_paths(tool: AnyWebSearch, path: str) -> Iterator[str]:
 
 CALL = ItemKind(
     item=WebSearchCall,
-    id_prefix="ws",
+    prefix="ws",
     events=ItemSteps(
         opening_events=(WebSearchInProgress,),
         steps={"searching": WebSearchSearching},
         end_events={"completed": WebSearchCompleted},
     ),
-    answered_by=None,
-    acts_next="model",
-    call=_shown_call,
-    result=_result,
-    includable={
+    next="model",
+    shown=Shown(call=_shown_call, result=_result),
+    include={
         "web_search_call.action.sources": IncludableField("action", "sources"),
         "web_search_call.results": IncludableField("results"),
     },
@@ -194,9 +194,7 @@ TOOLS = tuple(
         server_specs=lambda *_: tuple(SPECS.values()),
         chosen=WEB_KINDS,
         stand_in="web_search",
-        ignored=_ignored_paths,
-        echo=None,
-        redact=None,
+        echo=Echo(ignored=_ignored_paths),
     )
     for tool in (WebSearch, WebSearch2025, WebSearchPreview, WebSearchPreview2025)
 )
@@ -207,8 +205,7 @@ CALLS = tuple(
         tool_type="web_search",
         item=WebSearchCall,
         open=open_unrun_call,
-        text_property=None,
-        client_tool=None,
+        arguments=JSON_ARGUMENTS,
     )
     for name in WEB_KINDS
 )

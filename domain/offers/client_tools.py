@@ -9,7 +9,9 @@ from antiphon.domain.kinds import CALL_KINDS
 from antiphon.domain.vocabulary.typed_call import ClientTool
 
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
-    name: kind.client_tool for name, kind in CALL_KINDS.items() if kind.client_tool is not None
+    name: kind.arguments
+    for name, kind in CALL_KINDS.items()
+    if isinstance(kind.arguments, ClientTool)
 }
 
 

@@ -38,7 +38,7 @@ def ignored_paths_in(tool: t.RequestTool, path: str) -> Iterator[str]:
     """Yield the paths of fields without effect."""
     if isinstance(tool, t.UnknownTool):
         return
-    if (ignored := TOOL_KINDS[type_of(type(tool))].ignored) is not None:
+    if (ignored := TOOL_KINDS[type_of(type(tool))].echo.ignored) is not None:
         yield from ignored(tool, path)
 
 
@@ -46,6 +46,6 @@ def echo_of(tool: t.RequestTool) -> t.Tool | Json:
     """Return what the Response shows of a tool: no secrets, and `strict` as it was understood."""
     if isinstance(tool, t.UnknownTool):
         return tool.raw
-    kind = TOOL_KINDS[type_of(type(tool))]
+    kind = TOOL_KINDS[type_of(type(tool))].echo
     shown: t.Tool = tool if kind.echo is None else kind.echo(tool)
     return shown if kind.redact is None else kind.redact(msgspec.to_builtins(shown))

@@ -32,7 +32,7 @@ Bias = Annotated[float, Meta(ge=-1000, le=1000)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 
 _INCLUDABLE = (
-    *(value for kind in ITEM_KINDS.values() for value in kind.includable),
+    *(value for kind in ITEM_KINDS.values() for value in kind.include),
     "computer_call_output.output.image_url",
     "message.input_image.image_url",
     "message.output_text.logprobs",

@@ -72,34 +72,59 @@ class IncludableField(Struct, frozen=True):
         return {**(value or {}), self.key: stored_value[self.key]}
 
 
-ActsNext = Literal["model", "client", "nobody"]
-"""Who acts after an item. The model has another turn after what this server did; the client answers
-a call; after anything else, the response may end."""
+class Shown(Struct, frozen=True):
+    """How a model is shown an item: as a call of a tool, as a result, or as both."""
+
+    call: Callable[[Any, View], Call] | None = None
+    result: Callable[[Any, View], Result] | None = None
+
+
+NOT_SHOWN = Shown()
+"""The item is no tool's: formats write messages and reasoning, and leave out the others."""
+
+Next = Literal["nobody", "model", "client"] | type[Item]
+"""Who acts after an item. The model has another turn after what this server did; the client decides
+or, with an item of this type, answers a call; after anything else, the response may end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemKind(Declaration):
     """A type of item.
 
-    `answered_by` is the type of item that answers a call. `call` and `result` are how a model is
-    shown the item: as a call, as a result, as both or, if both are None, not as a tool's.
-    `includable` are the fields that are hidden without their value of `include`.
+    `prefix` is that of its ids, `next` is who acts after it, and `shown` is how a model is shown
+    it. `include` are the fields that are hidden without their value of `include`.
     """
 
     item: type[Item]
-    id_prefix: str | None
+    prefix: str | None
     events: Events
-    answered_by: type[Item] | None
-    acts_next: ActsNext
-    call: Callable[[Any, View], Call] | None
-    result: Callable[[Any, View], Result] | None
-    includable: Mapping[str, IncludableField]
+    next: Next
+    shown: Shown
+    include: Mapping[str, IncludableField]
+
+    @property
+    def answered_by(self) -> type[Item] | None:
+        """The type of item with which the client answers this one."""
+        return self.next if isinstance(self.next, type) else None
 
     def event_table(self) -> EventTable | None:
         """Return the events of the item and their order, None if it is never output."""
         if isinstance(self.events, ItemSteps):
-            return self.events.table(self.item, str(self.id_prefix))
+            return self.events.table(self.item, str(self.prefix))
         return self.events if isinstance(self.events, EventTable) else None
+
+
+class TextArguments(Struct, frozen=True):
+    """The input is a text, which models that only know JSON wrap as this property."""
+
+    property: str
+
+
+class JsonArguments(Struct, frozen=True):
+    """The input is a JSON object, as the tool's schema says."""
+
+
+JSON_ARGUMENTS = JsonArguments()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,20 +132,34 @@ class CallKind(Declaration):
     """A kind of call: `name` is the `kind` of the specs that models are given.
 
     `tool_type` is the type of the tool in requests. `item` is what a call becomes, and `open`
-    returns its builder. `text_property` is the only property of the arguments if the input is a
-    text. `client_tool` converts the arguments of tools that have typed items.
+    returns its builder. A ClientTool converts `arguments` to the fields of a typed item.
     """
 
     name: str
     tool_type: str
     item: type[Item]
     open: BuilderFactory
-    text_property: str | None
-    client_tool: ClientTool | None
+    arguments: JsonArguments | TextArguments | ClientTool
 
 
 Specs = Callable[[Any, str], tuple[ToolSpec, ...]]
 """(tool, path) -> the specs for the model. Raises: RequestError with the path."""
+
+
+class Echo(Struct, frozen=True):
+    """How the Response shows a tool.
+
+    `ignored` yields the paths of fields without effect. `echo` returns the tool as it was
+    understood. `redact` returns its JSON without secrets, to show or store.
+    """
+
+    ignored: Callable[[Any, str], Iterator[str]] | None = None
+    echo: Callable[[Any], Tool] | None = None
+    redact: Callable[[Json], Json] | None = None
+
+
+AS_SENT = Echo()
+"""The Response shows the tool as the client sent it: it has no secrets, and all has an effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +169,7 @@ class ToolKind(Declaration):
     `client_specs` are its specs if the client runs it, `server_specs` if this server does. `chosen`
     are the kinds of calls that a tool_choice of this type selects: none if it is no type of
     tool_choice, None if it is one of a tool that only a server could run, and this one does not.
-    `stand_in` is the name by which an operator lets an MCP server replace it. `ignored` yields the
-    paths of fields without effect, and `echo` returns the tool as the Response
-    shows it. `redact` returns its JSON without secrets, to show or store.
+    `stand_in` is the name by which an operator lets an MCP server replace it.
     """
 
     tool: type[Tool]
@@ -140,9 +177,7 @@ class ToolKind(Declaration):
     server_specs: Specs | None
     chosen: tuple[str, ...] | None
     stand_in: str | None
-    ignored: Callable[[Any, str], Iterator[str]] | None
-    echo: Callable[[Any], Tool] | None
-    redact: Callable[[Json], Json] | None
+    echo: Echo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from antiphon.domain.vocabulary.tool import ToolSpec
 class Call(Struct, frozen=True, kw_only=True):
     """A call of the tool `name`, whose kind is `kind`.
 
-    `text` is what the model wrote: JSON arguments or, if the kind has a `text_property`, a text.
+    `text` is what the model wrote: JSON arguments or, if the kind has TextArguments, a text.
     """
 
     kind: str

@@ -65,7 +65,7 @@ def test_a_choice_selects_only_kinds_of_calls_that_exist(tool: str) -> None:
 
 
 def test_no_two_kinds_share_the_prefix_of_their_ids() -> None:
-    prefixes = [kind.id_prefix for kind in ITEM_KINDS.values() if kind.id_prefix is not None]
+    prefixes = [kind.prefix for kind in ITEM_KINDS.values() if kind.prefix is not None]
     assert len(set(prefixes)) == len(prefixes)
 
 
@@ -74,13 +74,13 @@ def test_an_item_that_a_call_waits_for_is_shown_as_its_result(name: str) -> None
     answer = ITEM_KINDS[name].answered_by
     if answer is None:
         return
-    assert ITEM_KINDS[name].call is not None
-    assert ITEM_KINDS[str(answer.__struct_config__.tag)].result is not None
+    assert ITEM_KINDS[name].shown.call is not None
+    assert ITEM_KINDS[str(answer.__struct_config__.tag)].shown.result is not None
 
 
 @pytest.mark.parametrize("name", ITEM_TYPES)
 def test_what_the_server_did_is_shown_to_the_model_that_goes_on(name: str) -> None:
     kind = ITEM_KINDS[name]
-    if kind.acts_next == "model" and name != "mcp_list_tools":  # whose tools the prompt offers
-        assert kind.result is not None
+    if kind.next == "model" and name != "mcp_list_tools":  # whose tools the prompt offers
+        assert kind.shown.result is not None
         assert not isinstance(kind.events, InputOnly)

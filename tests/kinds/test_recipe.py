@@ -192,7 +192,7 @@ def test_a_server_does_not_start_without_a_part_and_says_which(
     copy = tmp_path / "product"
     shutil.copytree(product, copy, ignore=shutil.ignore_patterns("__pycache__"))
     kind = copy / "antiphon/domain/kinds/clock.py"
-    kind.write_text(kind.read_text().replace('    id_prefix="clk",\n', ""))
+    kind.write_text(kind.read_text().replace('    prefix="clk",\n', ""))
     done = subprocess.run(
         [sys.executable, "-m", "antiphon.entrypoints.cli", "serve", "--port", "0"],
         env=environment(copy),
@@ -202,4 +202,4 @@ def test_a_server_does_not_start_without_a_part_and_says_which(
         timeout=30,
     )
     assert done.returncode != 0
-    assert "The item 'clock_call' has no id prefix (ItemKind.id_prefix)." in done.stderr
+    assert "The item 'clock_call' has no prefix (ItemKind.prefix)." in done.stderr

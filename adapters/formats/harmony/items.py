@@ -81,7 +81,7 @@ class _Conversation:
 
     def tool_messages(self, item: Item) -> Iterator[HarmonyMessage]:
         """Yield an item's call and result, as its kind shows them."""
-        shown = i.kind_of(item)
+        shown = i.kind_of(item).shown
         caller = item if shown.call is not None else self._view.calls.get(id(item))
         call = None if caller is None else self._call(caller)
         if call is not None and caller is item:
@@ -93,7 +93,7 @@ class _Conversation:
                 yield ToolMessage(name=name, body=body)
 
     def _call(self, item: Item) -> CallMessage | None:
-        call = i.kind_of(item).call
+        call = i.kind_of(item).shown.call
         return None if call is None else _call_message(call(item, self._view))
 
     def message(self, item: i.Message) -> Iterator[HarmonyMessage]:
@@ -168,7 +168,7 @@ def _preamble_ids(items: Sequence[Item]) -> set[int]:
 _CALL_TYPES: tuple[type[Item], ...] = tuple(
     kind.item
     for kind in ITEM_KINDS.values()
-    if kind.call is not None and (kind.answered_by is not None or kind.acts_next == "model")
+    if kind.shown.call is not None and (kind.answered_by is not None or kind.next == "model")
 )
 
 

@@ -6,9 +6,18 @@ from antiphon.domain.bounds import Text
 from antiphon.domain.kinds.function import open_unrun_call
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
-from antiphon.domain.vocabulary.kind import CallKind, IncludableField, ItemKind, Kind, ToolKind
+from antiphon.domain.vocabulary.kind import (
+    AS_SENT,
+    JSON_ARGUMENTS,
+    CallKind,
+    IncludableField,
+    ItemKind,
+    Kind,
+    Shown,
+    ToolKind,
+)
 from antiphon.domain.vocabulary.shown import Call, Result, View, name_of_kind, to_json_text
-from antiphon.domain.vocabulary.steps import Steps
+from antiphon.domain.vocabulary.steps import ItemSteps
 from antiphon.domain.vocabulary.tool import Tool, ToolSpec
 
 
@@ -61,17 +70,18 @@ def _shown_call(item: ClockCall, view: View) -> Call:
 
 CALL = ItemKind(
     item=ClockCall,
-    id_prefix="clk",
-    events=Steps(
+    prefix="clk",
+    events=ItemSteps(
         opening_events=(ClockInProgress,),
         steps={"reading": ClockReading},
         end_events={"completed": ClockCompleted},
     ),
-    answered_by=None,
-    acts_next="model",
-    call=_shown_call,
-    result=lambda item, _: Result(body=item.time, status=item.status or "completed"),
-    includable={"clock_call.source": IncludableField("source")},
+    next="model",
+    shown=Shown(
+        call=_shown_call,
+        result=lambda item, _: Result(body=item.time, status=item.status or "completed"),
+    ),
+    include={"clock_call.source": IncludableField("source")},
 )
 
 TOOL = ToolKind(
@@ -80,18 +90,11 @@ TOOL = ToolKind(
     server_specs=lambda *_: (SPEC,),
     chosen=("clock",),
     stand_in=None,
-    ignored=None,
-    echo=None,
-    redact=None,
+    echo=AS_SENT,
 )
 
 CLOCK = CallKind(
-    name="clock",
-    tool_type="clock",
-    item=ClockCall,
-    open=open_unrun_call,
-    text_property=None,
-    client_tool=None,
+    name="clock", tool_type="clock", item=ClockCall, open=open_unrun_call, arguments=JSON_ARGUMENTS
 )
 
 KIND = Kind(name="clock", items=(CALL,), tools=(TOOL,), calls=(CLOCK,))
