@@ -28,9 +28,6 @@ LISTS = frozenset(
 )
 """Folders of like things, which nobody reads one by one."""
 
-UNSORTED = frozenset({"testing"})
-"""Folders that are not sorted by subject yet. Their own folders are."""
-
 MAX_LINES = 600
 MAX_PARAMETERS = 8
 
@@ -61,7 +58,7 @@ def folders_in(folder: Path) -> Iterator[Path]:
 def test_no_folder_has_more_entries_than_a_reader_can_look_over(top: str) -> None:
     sizes = {name_of(folder): len(entries_of(folder)) for folder in folders_in(ROOT / top)}
     too_large = {name for name, size in sizes.items() if size > MAX_ENTRIES}
-    assert too_large - LISTS - UNSORTED == set()
+    assert too_large - LISTS == set()
 
 
 def test_the_application_has_at_most_a_dozen_subjects() -> None:
