@@ -97,7 +97,7 @@ def create(
     elif settings.store == "memory":
         raise SettingsError(MEMORY_STORE_ERROR)
     else:
-        _run_with_store(settings, lambda store: store.add_key(api_key))
+        _run_with_store(settings, lambda store: store.create_api_key(api_key))
     return key, api_key
 
 
@@ -109,7 +109,9 @@ def collect_keys(settings: Settings) -> list[tuple[ApiKey, str]]:
         asyncio.run(file.start())
         keys += [(key, str(settings.keys_file)) for key in asyncio.run(file.keys())]
     if settings.store != "memory":
-        keys += [(key, "store") for key in _run_with_store(settings, lambda store: store.keys())]
+        keys += [
+            (key, "store") for key in _run_with_store(settings, lambda store: store.list_api_keys())
+        ]
     return keys
 
 
@@ -167,7 +169,7 @@ def collect_usage(settings: Settings, key_id: str | None) -> list[UsedLimit]:
 def revoke(settings: Settings, key_id: str) -> None:
     """Delete a key from the store. Raises: SettingsError if it is not there; StoreError."""
     if settings.store != "memory" and _run_with_store(
-        settings, lambda store: store.revoke_key(key_id)
+        settings, lambda store: store.revoke_api_key(key_id)
     ):
         return
     raise _not_in_store(settings, key_id, "remove")
