@@ -1,24 +1,22 @@
-"""Build the services on the ports. These are plain functions, so mypy checks each argument.
+"""Build the services on the ports: plain calls, so that mypy checks each argument.
 
-Nothing here starts, and nothing knows which adapters the settings chose.
+Nothing starts here, and nothing knows which adapters the settings chose.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-
-from msgspec import Struct
+from collections.abc import Callable, Sequence
 
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.model.describe_models import DescribeModels
-from antiphon.application.model.models import Models
 from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import OtherServers
 from antiphon.application.resources.conversation_claim import ClaimConversation
+from antiphon.application.resources.files import FileLimits
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.webhooks import CreateDeliveries
 from antiphon.application.responses.cancel import CancelResponse
@@ -34,7 +32,6 @@ from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import StartLimits, StartResponse
-from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
@@ -55,210 +52,160 @@ from antiphon.entrypoints.http.api.vector_stores import VectorStoreServices
 from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
-from antiphon.entrypoints.http.wire.protocol import Transport
 from antiphon.entrypoints.http.wire.sse import KeepAlive
-from antiphon.entrypoints.wiring import access, admission, code, media, resources, stores, tools
+from antiphon.entrypoints.wiring import access, admission, code, media, stores, tools
 from antiphon.entrypoints.wiring import traces as t
 from antiphon.entrypoints.wiring import transport as w
-from antiphon.entrypoints.wiring.relaying import Relaying, relay_of, relaying
+from antiphon.entrypoints.wiring.relaying import relay_of, relaying
 
 
-class Runs(Struct, frozen=True, kw_only=True):
+class Runs:
     """The services that run responses, also those that another server left behind."""
 
-    active: ActiveRuns
-    expand_prompt: ExpandPrompt
-    prepare_turn: PrepareTurn
-    prepare_response: PrepareResponse
-    make_sequencer: MakeSequencer
-    run_response: RunResponse
-    restore: RestoreRun
-    stop: StopRun
-
-
-class App(Struct, frozen=True, kw_only=True):
-    """A server without its sockets: what answers requests, probes and signals."""
-
-    runs: Runs
-    models: Models
-    supervise_models: SuperviseModels
-    services: Services
-    conversations: ConversationServices
-    files: FileServices
-    containers: ContainerServices
-    vector_stores: VectorStoreServices
-    access: access.Access
-    check_ready: CheckReady
-    server_state: ServerState
-    transport: Transport
-    relaying: Relaying
-
-
-def build_app(ports: Container, index_files: IndexFiles, supervise_models: SuperviseModels) -> App:
-    """Return the services; `index_files` and the supervised models may be at work already."""
-    settings, store, models, files = ports.settings(), ports.store(), ports.models(), ports.files()
-    owner, new_id, now, sealer = ports.owner(), ports.new_id(), ports.now(), ports.sealer()
-    incoming = IncomingBytes(settings.max_incoming_bytes)
-    transport, options = w.transport(settings, incoming), w.http_options(settings, models, incoming)
-    servers = relaying(settings, owner, store, sealer, ports.peers())
-    bounds = admission.caller_bounds(settings, store, owner, now=now, clock=ports.clock())
-    check = code.check_container(settings, files)
-    containers = resources.container_services(
-        ports.sandboxes(), check, files, servers.client, options
-    )
-    vector_stores = resources.vector_store_services(
-        ports.vector_stores(),
-        files,
-        index_files,
-        ports.embeddings(),
-        options,
-        new_id=new_id,
-        now=now,
-    )
-
-    def hosted_tools(others: OtherServers | None) -> Sequence[ToolProvider]:
-        find, search = vector_stores.find, vector_stores.search
-        return tools.hosted_tools(
-            settings,
-            ports.sandboxes(),
-            containers.find,
-            check,
-            ports.web(),
-            find,
-            search,
-            others=others,
+    def __init__(
+        self,
+        ports: Container,
+        bounds: CallerBounds,
+        keep_traces: KeepTraces,
+        hosted_tools: Callable[[OtherServers | None], Sequence[ToolProvider]],
+        *,
+        others: OtherServers | None,
+    ) -> None:
+        settings, store, log, owner = ports.settings(), ports.store(), ports.log(), ports.owner()
+        sealer, tool_servers, ended_runs = ports.sealer(), ports.tool_servers(), ports.ended_runs()
+        new_id, now, models = ports.new_id(), ports.now(), ports.models()
+        substitutions = tools.tool_substitutions(settings, tool_servers)
+        show_items = media.show_items(
+            settings, ports.files(), ports.fetcher(), ports.read_pdf(), unseal=sealer.unseal
         )
 
-    keep_traces = t.keep_traces(settings, store, sealer)
-    # A run that has begun is not relayed: it goes on without a container that is elsewhere.
-    runs = build_runs(
-        ports,
-        bounds,
-        keep_traces,
-        hosted=hosted_tools(servers.client),
-        hosted_later=hosted_tools(None),
-    )
-    services = build_responses(
-        ports, runs, bounds, keep_traces, options, relay=relay_of(servers, runs.active)
-    )
-    check_ready = CheckReady(store, models, runs.active)
-    return App(
-        runs=runs,
-        models=models,
-        supervise_models=supervise_models,
-        services=services,
-        conversations=resources.conversation_services(
-            store, bounds.check_quota, options, seal=sealer.seal, new_id=new_id, now=now
-        ),
-        files=resources.file_services(
-            settings, files, ports.vector_stores(), new_id=new_id, now=now
-        ),
-        containers=containers,
-        vector_stores=vector_stores,
-        access=access.build_access(
-            settings, ports.keys_file(), store, ports.issuer_keys(), sealer, now=now
-        ),
-        check_ready=check_ready,
-        server_state=ServerState(
-            owner=owner,
-            store_kind=stores.store_kind(settings),
-            started_at=int(time.time()),
-            store=store,
-            runs=runs.active,
-            admission=services.admission,
-            check_ready=check_ready,
-            describe_models=services.describe_models,
-            streams=services.keepalive,
-            websockets=services.websockets,
-            connections=transport.connections,
-            peers=ports.peers(),
-        ),
-        transport=transport,
-        relaying=servers,
-    )
+        def prepare_turn(hosted: Sequence[ToolProvider]) -> PrepareTurn:
+            return PrepareTurn(
+                models,
+                ReadItems(store),
+                LoadHistory(store),
+                show_items,
+                tool_servers,
+                salt=sealer.salt,
+                hosted=hosted,
+                tool_substitutions=substitutions,
+            )
 
-
-def build_runs(
-    ports: Container,
-    bounds: CallerBounds,
-    keep_traces: KeepTraces,
-    *,
-    hosted: Sequence[ToolProvider],
-    hosted_later: Sequence[ToolProvider],
-) -> Runs:
-    """Return what runs responses, with the hosted tools now and after a restart."""
-    settings, store, log, owner = ports.settings(), ports.store(), ports.log(), ports.owner()
-    sealer, tool_servers, ended_runs = ports.sealer(), ports.tool_servers(), ports.ended_runs()
-    new_id, now, models = ports.new_id(), ports.now(), ports.models()
-    active, expand_prompt = admission.active_runs(settings), ExpandPrompt(ports.prompts())
-    show_items = media.show_items(
-        settings, ports.files(), ports.fetcher(), ports.read_pdf(), unseal=sealer.unseal
-    )
-
-    def prepare_turn(hosted: Sequence[ToolProvider]) -> PrepareTurn:
-        return PrepareTurn(
-            models,
-            ReadItems(store),
-            LoadHistory(store),
+        plan_turns = PlanTurns(
             show_items,
+            sealer.seal,
             tool_servers,
-            salt=sealer.salt,
-            hosted=hosted,
-            tool_substitutions=tools.tool_substitutions(settings, tool_servers),
+            budgets=tools.budgets(settings),
+            audit_log=ports.audit_log(),
+            traces=keep_traces,
+            propagation=ports.propagation(),
         )
-
-    plan_turns = PlanTurns(
-        show_items,
-        sealer.seal,
-        tool_servers,
-        budgets=tools.budgets(settings),
-        audit_log=ports.audit_log(),
-        traces=keep_traces,
-        propagation=ports.propagation(),
-    )
-    jobs, make_sequencer = (
-        Jobs(sealer.seal, sealer.unseal),
-        MakeSequencer(new_id=new_id, now=now, seal=sealer.seal),
-    )
-    run_response = RunResponse(
-        log,
-        store,
-        bounds.limits,
-        deliveries=CreateDeliveries(ports.webhook_endpoints(), new_id=new_id, now=now),
-        log_outputs=settings.log_outputs,
-        max_run_s=settings.response_s,
-        retry_s=settings.store_retry_s,
-        report=None if ended_runs is None else ended_runs.add,
-    )
-    resume_limits = ResumeLimits(max_attempts=settings.run_attempts, retry_s=settings.store_retry_s)
-    restore = RestoreRun(
-        expand_prompt,
-        prepare_turn(hosted_later),
-        plan_turns,
-        jobs,
-        store,
-        log,
-        make_sequencer,
-        limits=resume_limits,
-    )
-    return Runs(
-        active=active,
-        expand_prompt=expand_prompt,
-        prepare_turn=(turn := prepare_turn(hosted)),
-        prepare_response=PrepareResponse(
-            turn,
+        jobs = Jobs(sealer.seal, sealer.unseal)
+        self.active = admission.active_runs(settings)
+        self.expand_prompt = ExpandPrompt(ports.prompts())
+        self.prepare_turn = prepare_turn(hosted_tools(others))
+        self.prepare_response = PrepareResponse(
+            self.prepare_turn,
             plan_turns,
             jobs,
             can_resume=store.outlives_server,
             owner=owner,
             new_id=new_id,
             now=now,
-        ),
-        make_sequencer=make_sequencer,
-        run_response=run_response,
-        restore=restore,
-        stop=StopRun(store, active, restore, run_response, owner=owner),
-    )
+        )
+        self.make_sequencer = MakeSequencer(new_id=new_id, now=now, seal=sealer.seal)
+        self.run_response = RunResponse(
+            log,
+            store,
+            bounds.limits,
+            deliveries=CreateDeliveries(ports.webhook_endpoints(), new_id=new_id, now=now),
+            log_outputs=settings.log_outputs,
+            max_run_s=settings.response_s,
+            retry_s=settings.store_retry_s,
+            report=None if ended_runs is None else ended_runs.add,
+        )
+        limits = ResumeLimits(max_attempts=settings.run_attempts, retry_s=settings.store_retry_s)
+        # A run that has begun is not relayed: it goes on without a container that is elsewhere.
+        self.restore = RestoreRun(
+            self.expand_prompt,
+            prepare_turn(hosted_tools(None)),
+            plan_turns,
+            jobs,
+            store,
+            log,
+            self.make_sequencer,
+            limits=limits,
+        )
+        self.stop = StopRun(store, self.active, self.restore, self.run_response, owner=owner)
+
+
+class App:
+    """A server without its sockets: what answers requests, probes and signals."""
+
+    def __init__(
+        self, ports: Container, index_files: IndexFiles, supervise_models: SuperviseModels
+    ) -> None:
+        settings, store, sealer, now = ports.settings(), ports.store(), ports.sealer(), ports.now()
+        owner, new_id, files = ports.owner(), ports.new_id(), ports.files()
+        bounds = admission.caller_bounds(settings, store, owner, now=now, clock=ports.clock())
+        check = code.check_container(settings, files)
+        keep_traces = t.keep_traces(settings, store, sealer)
+        self.models, self.supervise_models = ports.models(), supervise_models
+        incoming = IncomingBytes(settings.max_incoming_bytes)
+        options = w.http_options(settings, self.models, incoming)
+        self.transport = w.transport(settings, incoming)
+        self.relaying = relaying(settings, owner, store, sealer, ports.peers())
+        self.access = access.build_access(
+            settings, ports.keys_file(), store, ports.issuer_keys(), sealer, now=now
+        )
+        self.conversations = ConversationServices(
+            store, bounds.check_quota, options, seal=sealer.seal, new_id=new_id, now=now
+        )
+        limits = FileLimits(max_bytes=settings.max_file_bytes, quota_bytes=settings.keep_file_bytes)
+        self.files = FileServices(files, ports.vector_stores(), limits, new_id=new_id, now=now)
+        sandboxes = ports.sandboxes()
+        self.containers = ContainerServices(sandboxes, check, files, self.relaying.client, options)
+        self.vector_stores = vector_stores = VectorStoreServices(
+            ports.vector_stores(),
+            files,
+            index_files,
+            ports.embeddings(),
+            options,
+            new_id=new_id,
+            now=now,
+        )
+
+        def hosted_tools(others: OtherServers | None) -> Sequence[ToolProvider]:
+            find, search = vector_stores.find, vector_stores.search
+            return tools.hosted_tools(
+                settings,
+                sandboxes,
+                self.containers.find,
+                check,
+                ports.web(),
+                find,
+                search,
+                others=others,
+            )
+
+        self.runs = Runs(ports, bounds, keep_traces, hosted_tools, others=self.relaying.client)
+        relay = relay_of(self.relaying, self.runs.active)
+        self.services = build_responses(ports, self.runs, bounds, keep_traces, options, relay=relay)
+        self.check_ready = CheckReady(store, self.models, self.runs.active)
+        self.server_state = ServerState(
+            owner=owner,
+            store_kind=stores.store_kind(settings),
+            started_at=int(time.time()),
+            store=store,
+            runs=self.runs.active,
+            admission=self.services.admission,
+            check_ready=self.check_ready,
+            describe_models=self.services.describe_models,
+            streams=self.services.keepalive,
+            websockets=self.services.websockets,
+            connections=self.transport.connections,
+            peers=ports.peers(),
+        )
 
 
 def build_responses(

@@ -24,7 +24,7 @@ from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server.first_key import start_keys
 from antiphon.entrypoints.server.process import Process
 from antiphon.entrypoints.server.seal_key import start_sealing
-from antiphon.entrypoints.services import App, Runs, build_app
+from antiphon.entrypoints.services import App, Runs
 from antiphon.entrypoints.wiring.access import check_access
 from antiphon.entrypoints.wiring.file_search import index_files
 
@@ -94,7 +94,7 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
         names = ", ".join(ports.models().by_name)
         with process.starting(f"starting {', '.join(settings.engines)}: {names}"):
             await supervise_models.start()
-        app = build_app(ports, index, supervise_models)
+        app = App(ports, index, supervise_models)
         await _own_runs(stack, ports, app.runs)
         yield app
 

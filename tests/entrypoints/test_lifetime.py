@@ -40,9 +40,9 @@ class Observed:
         if self._real is not None:
             await self._real.aclose()
 
-    async def leave(self, owner: str) -> None:
+    async def end_heartbeat(self, owner: str) -> None:
         self._seen.append("the server leaves")
-        await self._real.leave(owner)
+        await self._real.end_heartbeat(owner)
 
 
 class Broken(Observed):

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ENTRYPOINTS = ROOT / "entrypoints"
-SUBJECTS = ("access", "admission", "code", "file_search", "media", "relaying", "resources")
+WIRING = ("access", "admission", "code", "file_search", "media", "relaying", "tools", "traces")
+API = ("containers", "conversations", "files", "vector_stores")
 MODULES = (
     ENTRYPOINTS / "services.py",
     ENTRYPOINTS / "server" / "lifetime.py",
-    *(ENTRYPOINTS / "wiring" / f"{name}.py" for name in SUBJECTS),
-    *(ENTRYPOINTS / "wiring" / f"{name}.py" for name in ("tools", "traces", "transport")),
+    *(ENTRYPOINTS / "wiring" / f"{name}.py" for name in (*WIRING, "transport")),
+    *(ENTRYPOINTS / "http" / "api" / f"{name}.py" for name in API),
 )
 UNTYPED = {*dir(builtins), "load_instance", "load_port"}
 """Calls that build nothing, and those of a class of the operator, which says what it takes."""
@@ -52,8 +53,14 @@ def is_wiring(call: ast.Call) -> bool:
     return name not in UNTYPED and not name.startswith("logger.")
 
 
-def calls_in(tree: ast.AST) -> list[ast.Call]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+def calls_in(tree: ast.Module, path: Path) -> list[ast.Call]:
+    """Return the calls that build something: those of a controller's services, not its handlers."""
+    nodes = tree.body if path.stem not in API else [n for n in tree.body if _is_services(n)]
+    return [node for n in nodes for node in ast.walk(n) if isinstance(node, ast.Call)]
+
+
+def _is_services(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef) and node.name.endswith("Services")
 
 
 def write_copies(folder: Path, mistakes: Callable[[ast.Call], Iterator[Mistake]]) -> dict[str, str]:
@@ -61,10 +68,10 @@ def write_copies(folder: Path, mistakes: Callable[[ast.Call], Iterator[Mistake]]
     wrong = {}
     for path in MODULES:
         source = path.read_text(encoding="utf-8")
-        for number, call in enumerate(calls_in(ast.parse(source))):
+        for number, call in enumerate(calls_in(ast.parse(source), path)):
             for make in mistakes(call) if is_wiring(call) else ():
                 tree = ast.parse(source)
-                copy = calls_in(tree)[number]
+                copy = calls_in(tree, path)[number]
                 make(copy)
                 name = f"copy_{len(wrong)}"
                 wrong[name] = f"{path.name}: {ast.unparse(copy)}"

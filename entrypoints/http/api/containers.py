@@ -10,18 +10,8 @@ from litestar.di import NamedDependency
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.resources.containers import (
-    ContainerPage,
-    CreateContainer,
-    CreateContainerFile,
-    DeleteContainerFile,
-    FindContainer,
-    GetContainerFile,
-    GetContainerFileContent,
-    ListContainerFiles,
-    ListContainers,
-    render_container,
-)
+from antiphon.application.ports import FileStore, OtherServers, Sandboxes
+from antiphon.application.resources import containers as c
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.requests.request import NewContainer, NewContainerFile
@@ -51,18 +41,26 @@ B = TypeVar("B", bound=Struct)
 FORM_FIELDS = frozenset({"file", "file_id"})
 
 
-class ContainerServices(Struct, frozen=True, kw_only=True):
-    """The services that these handlers call."""
+class ContainerServices:
+    """The services that these handlers call. Lists are of all `others` that answer, too."""
 
-    create: CreateContainer
-    find: FindContainer
-    list: ListContainers
-    create_file: CreateContainerFile
-    list_files: ListContainerFiles
-    get_file: GetContainerFile
-    get_file_content: GetContainerFileContent
-    delete_file: DeleteContainerFile
-    options: HttpOptions
+    def __init__(
+        self,
+        sandboxes: Sandboxes | None,
+        check: c.CheckContainer,
+        files: FileStore,
+        others: OtherServers | None,
+        options: HttpOptions,
+    ) -> None:
+        self.create = c.CreateContainer(sandboxes, check)
+        self.find = c.FindContainer(sandboxes)
+        self.list = c.ListContainers(self.find, others)
+        self.create_file = c.CreateContainerFile(self.find, files)
+        self.list_files = c.ListContainerFiles(self.find)
+        self.get_file = c.GetContainerFile(self.find)
+        self.get_file_content = c.GetContainerFileContent(self.find)
+        self.delete_file = c.DeleteContainerFile(self.find)
+        self.options = options
 
 
 Services = NamedDependency[ContainerServices]
@@ -118,7 +116,7 @@ class Containers(Controller):
         self, request: HttpRequest, containers: Services, container_id: PathId
     ) -> ASGIApp:
         container = containers.find(tenant_of(request), container_id)
-        return JsonResponse(render_container(container), response_headers(request))
+        return JsonResponse(c.render_container(container), response_headers(request))
 
     @handlers.delete(
         "/{container_id:str}",
@@ -252,7 +250,7 @@ async def _read_json(
     return decoded
 
 
-def _as_list(page: ContainerPage[dict[str, Any]]) -> dict[str, Any]:
+def _as_list(page: c.ContainerPage[dict[str, Any]]) -> dict[str, Any]:
     return {
         "object": "list",
         "data": page.data,

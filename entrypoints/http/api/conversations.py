@@ -7,20 +7,11 @@ from functools import partial
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
 from litestar.types import ASGIApp
-from msgspec import Struct
 
-from antiphon.application.ports import Seal
-from antiphon.application.resources.conversations import (
-    CreateConversation,
-    CreateConversationItems,
-    DeleteConversation,
-    DeleteConversationItem,
-    GetConversation,
-    GetConversationItem,
-    ListConversationItems,
-    ListConversations,
-    UpdateConversation,
-)
+from antiphon.application.input.items import ReadItems
+from antiphon.application.ports import Clock, NewId, Seal, Store
+from antiphon.application.resources import conversations as c
+from antiphon.application.resources.quotas import CheckQuota
 from antiphon.domain.history.include_filter import IncludeFilter
 from antiphon.domain.requests.request import NewConversation, NewItems, NewMetadata
 from antiphon.entrypoints.http.api.json_bodies import read_json
@@ -50,20 +41,31 @@ from antiphon.entrypoints.http.pages.openapi import operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
 
 
-class ConversationServices(Struct, frozen=True, kw_only=True):
+class ConversationServices:
     """The services that these handlers call."""
 
-    create: CreateConversation
-    get: GetConversation
-    list: ListConversations
-    update: UpdateConversation
-    delete: DeleteConversation
-    create_items: CreateConversationItems
-    list_items: ListConversationItems
-    get_item: GetConversationItem
-    delete_item: DeleteConversationItem
-    seal: Seal
-    options: HttpOptions
+    def __init__(
+        self,
+        store: Store,
+        check_quota: CheckQuota,
+        options: HttpOptions,
+        *,
+        seal: Seal,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        read_items = ReadItems(store)
+        self.create = c.CreateConversation(store, read_items, check_quota, new_id=new_id, now=now)
+        self.get = c.GetConversation(store)
+        self.list = c.ListConversations(store)
+        self.update = c.UpdateConversation(store)
+        self.delete = c.DeleteConversation(store)
+        self.create_items = c.CreateConversationItems(store, read_items, check_quota, new_id=new_id)
+        self.list_items = c.ListConversationItems(store)
+        self.get_item = c.GetConversationItem(store)
+        self.delete_item = c.DeleteConversationItem(store)
+        self.seal = seal
+        self.options = options
 
 
 Services = NamedDependency[ConversationServices]

@@ -11,17 +11,9 @@ from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 from litestar.types import ASGIApp
-from msgspec import Struct
 
-from antiphon.application.ports import StoredFile
-from antiphon.application.resources.files import (
-    CreateFile,
-    DeleteFile,
-    FilePage,
-    GetFile,
-    GetFileContent,
-    ListFiles,
-)
+from antiphon.application.ports import Clock, FileStore, NewId, StoredFile, VectorStores
+from antiphon.application.resources import files as f
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.api.forms import check_parts, read_form
@@ -35,14 +27,23 @@ FILE_JSON_BYTES = 512
 """About the size of a file in a list, counted generously: its object is made in Python too."""
 
 
-class FileServices(Struct, frozen=True, kw_only=True):
+class FileServices:
     """The services that these handlers call."""
 
-    create: CreateFile
-    list: ListFiles
-    get: GetFile
-    get_content: GetFileContent
-    delete: DeleteFile
+    def __init__(
+        self,
+        files: FileStore,
+        vector_stores: VectorStores,
+        limits: f.FileLimits,
+        *,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        self.create = f.CreateFile(files, limits=limits, new_id=new_id, now=now)
+        self.list = f.ListFiles(files)
+        self.get = f.GetFile(files)
+        self.get_content = f.GetFileContent(files)
+        self.delete = f.DeleteFile(files, vector_stores)
 
 
 class Files(Controller):
@@ -169,7 +170,7 @@ def sanitize_filename(filename: str) -> str:
     return "".join(char for char in base_name if char.isprintable())[:255] or "file"
 
 
-def _encode_page(page: FilePage) -> bytes:
+def _encode_page(page: f.FilePage) -> bytes:
     return msgspec.json.encode(
         {
             "object": "list",

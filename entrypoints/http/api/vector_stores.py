@@ -8,21 +8,11 @@ from typing import Any
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
 from litestar.types import ASGIApp
-from msgspec import Struct
 
+from antiphon.application.ports import Clock, Embeddings, FileStore, NewId
 from antiphon.application.ports import VectorStores as StoresPort
-from antiphon.application.resources.vector_stores import (
-    DEFAULT_RESULTS,
-    CreateFileBatch,
-    CreateStoreFile,
-    CreateVectorStore,
-    DeleteVectorStore,
-    FindVectorStore,
-    ListStoreFiles,
-    ListVectorStores,
-    SearchVectorStores,
-    UpdateVectorStore,
-)
+from antiphon.application.resources import vector_stores as v
+from antiphon.application.resources.indexing import IndexFiles
 from antiphon.domain.requests.ignored import refuse_ignored
 from antiphon.domain.retrieval.file_filters import parse_filter
 from antiphon.domain.retrieval.ranking import RankedPassage, check_weights
@@ -47,20 +37,33 @@ from antiphon.entrypoints.http.pages.openapi import operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
 
 
-class VectorStoreServices(Struct, frozen=True, kw_only=True):
+class VectorStoreServices:
     """The services that the handlers of vector stores and their files call."""
 
-    stores: StoresPort
-    create: CreateVectorStore
-    find: FindVectorStore
-    list: ListVectorStores
-    update: UpdateVectorStore
-    delete: DeleteVectorStore
-    search: SearchVectorStores
-    create_file: CreateStoreFile
-    create_batch: CreateFileBatch
-    list_files: ListStoreFiles
-    options: HttpOptions
+    def __init__(
+        self,
+        stores: StoresPort,
+        files: FileStore,
+        index_files: IndexFiles,
+        embeddings: Embeddings | None,
+        options: HttpOptions,
+        *,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        limits = v.VectorStoreLimits()
+        add = v.AddFiles(stores, files, index_files, limits=limits, now=now)
+        self.stores = stores
+        self.create = v.CreateVectorStore(stores, add, limits=limits, new_id=new_id, now=now)
+        self.find = v.FindVectorStore(stores, now=now)
+        self.list = v.ListVectorStores(self.find)
+        self.update = v.UpdateVectorStore(stores, self.find)
+        self.delete = v.DeleteVectorStore(stores)
+        self.search = v.SearchVectorStores(stores, embeddings)
+        self.create_file = v.CreateStoreFile(stores, self.find, add)
+        self.create_batch = v.CreateFileBatch(stores, self.find, add, new_id=new_id, now=now)
+        self.list_files = v.ListStoreFiles(stores)
+        self.options = options
 
 
 Services = NamedDependency[VectorStoreServices]
@@ -168,7 +171,7 @@ class VectorStoreRoutes(Controller):
             texts,
             file_filter=file_filter,
             options=query.ranking_options,
-            limit=query.max_num_results or DEFAULT_RESULTS,
+            limit=query.max_num_results or v.DEFAULT_RESULTS,
         )
         ignored = [*decoded.unknown, *ignored_fields]
         return JsonResponse(_to_json(texts, passages), response_headers(request, ignored))

@@ -31,7 +31,7 @@ from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.api.conversations import ConversationServices
 from antiphon.entrypoints.http.api.responses import Services
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.services import App, build_app
+from antiphon.entrypoints.services import App
 from antiphon.entrypoints.wiring.file_search import index_files
 
 LEASE_S = 15.0
@@ -180,7 +180,14 @@ def _app_of(ports: Container) -> App:
     index = index_files(
         ports.settings(), ports.vector_stores(), ports.files(), ports.read_pdf(), ports.embeddings()
     )
-    return build_app(ports, index, SuperviseModels(ports.supervised_models()))
+    return App(ports, index, SuperviseModels(ports.supervised_models()))
+
+
+class _ConversationsOfAsked(ConversationServices):
+    def __init__(self) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return _OfAsked("conversations", name)
 
 
 class SimulatedServer:
@@ -420,7 +427,7 @@ def make_app(folder: Path) -> Any:
     services = passing_on(Services, "services")
     app: Any = create_app(
         msgspec.structs.replace(services, options=any_server.services.options),
-        passing_on(ConversationServices, "conversations"),
+        _ConversationsOfAsked(),
         any_server.models,
         any_server.files,
         any_server.containers,
