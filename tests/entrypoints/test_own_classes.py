@@ -19,11 +19,14 @@ from antiphon.application.ports import ToolServer
 class Mine(ToolServer):
     label = "mine"
 
-class Broken(ToolServer):
+    def session(self):
+        raise NotImplementedError
+
+class Broken(Mine):
     def __init__(self):
         raise ValueError("there is no map.")
 
-class Choosy(ToolServer):
+class Choosy(Mine):
     def __init__(self, folder):
         self.folder = folder
 
@@ -95,12 +98,12 @@ def test_a_class_in_the_working_folder_is_found(tmp_path: Path) -> None:
         (
             ("--tool", "my_tools:Broken"),
             "The tool server 'my_tools:Broken' cannot be constructed: ValueError: there is no map "
-            "({folder}/my_tools.py, line 8).",
+            "({folder}/my_tools.py, line 11).",
         ),
         (
             ("--store", "my_tools:Broken"),
             "The store 'my_tools:Broken' cannot be constructed: ValueError: there is no map "
-            "({folder}/my_tools.py, line 8).",
+            "({folder}/my_tools.py, line 11).",
         ),
         (
             ("--tool", "my_tools:Choosy"),

@@ -108,6 +108,11 @@ from antiphon.domain.errors import EngineDead
 
 class Absent(Model):
     # Its server is never there.
+    format_name = "absent"
+    context_length = 1000
+    reads_images = False
+    efforts = ()
+    sampling_defaults = {}
 
     def __init__(self, names):
         self._names = names
@@ -117,6 +122,12 @@ class Absent(Model):
         return self._names
 
     async def start(self):
+        raise EngineDead("its server cannot be reached")
+
+    async def count(self, turn):
+        raise EngineDead("its server cannot be reached")
+
+    async def start_turn(self, turn, *, request_id, admit=None):
         raise EngineDead("its server cannot be reached")
 
     async def aclose(self):
