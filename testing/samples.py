@@ -8,13 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from antiphon.application.ports import (
-    EventChunk,
-    Lease,
-    NewRun,
-    StoredItem,
-    StoredResponse,
-)
+from antiphon.application.ports import EventChunk, Lease, NewRun, StoredItem, StoredResponse
 from antiphon.domain import items as i
 from antiphon.domain.content import (
     Logprob,

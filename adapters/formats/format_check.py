@@ -15,20 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.call_writer import write_calls
-from antiphon.adapters.formats.chat_template.detection import (
-    HARMONY,
-    Detection,
-    detect,
-    has_calls,
-)
+from antiphon.adapters.formats.chat_template.detection import HARMONY, Detection, detect, has_calls
 from antiphon.adapters.formats.chat_template.effort import EFFORTS, effort_options
 from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
 from antiphon.adapters.formats.chat_template.families.own import markers_of_family
-from antiphon.adapters.formats.chat_template.format import (
-    ChatTemplateFormat,
-    has_only_tekken,
-    load,
-)
+from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat, has_only_tekken, load
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (
     ChatTemplate,

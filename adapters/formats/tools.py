@@ -17,14 +17,7 @@ from antiphon.domain.kinds import CALL_KINDS
 from antiphon.domain.kinds.custom import INPUT
 from antiphon.domain.kinds.function import model_tool_name
 from antiphon.domain.kinds.mcp import mcp_model_name
-from antiphon.domain.tools import (
-    CONTAINER,
-    FUNCTIONS,
-    NAMESPACE_MARK,
-    PYTHON,
-    ToolChoice,
-    ToolSpec,
-)
+from antiphon.domain.tools import CONTAINER, FUNCTIONS, NAMESPACE_MARK, PYTHON, ToolChoice, ToolSpec
 from antiphon.domain.vocabulary.kind import TextArguments
 
 RECIPIENTS: Mapping[str, str] = {

@@ -17,11 +17,7 @@ from antiphon.domain.errors import SettingsError
 try:
     import prometheus_client as prometheus
     from prometheus_client.exposition import choose_encoder
-    from prometheus_client.metrics_core import (
-        CounterMetricFamily,
-        HistogramMetricFamily,
-        Metric,
-    )
+    from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
 

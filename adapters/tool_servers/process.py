@@ -16,12 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from antiphon.adapters.tool_servers.mcp import (
-    CallFailed,
-    Connection,
-    protocol_error,
-    timeout_error,
-)
+from antiphon.adapters.tool_servers.mcp import CallFailed, Connection, protocol_error, timeout_error
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.application.support.tasks import start_shared_task
 from antiphon.domain.errors import ToolServerError

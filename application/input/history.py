@@ -7,10 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from antiphon.application.input.submission import Remembered
-from antiphon.application.ports import (
-    Store,
-    StoredItem,
-)
+from antiphon.application.ports import Store, StoredItem
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.errors import NotFound, RequestError, conversation_not_found

@@ -36,12 +36,7 @@ from antiphon.application.ports import (
 )
 from antiphon.application.support.loop_portions import LoopPortions
 from antiphon.domain.deltas import Delta, EndReason, TurnEnd
-from antiphon.domain.errors import (
-    CONTEXT_EXCEEDED,
-    EngineError,
-    RequestError,
-    input_too_long,
-)
+from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError, input_too_long
 from antiphon.domain.items import Item
 from antiphon.domain.responses.usage import TurnUsage
 

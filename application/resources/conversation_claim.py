@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
-from antiphon.application.ports import (
-    Store,
-)
+from antiphon.application.ports import Store
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import NotFound, conversation_not_found

@@ -7,13 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from antiphon.application.input.items import ReadItems, to_new_stored_items
-from antiphon.application.ports import (
-    Clock,
-    ConversationStore,
-    NewId,
-    StoredItem,
-    StorePageQuery,
-)
+from antiphon.application.ports import Clock, ConversationStore, NewId, StoredItem, StorePageQuery
 from antiphon.application.resources.quotas import CheckQuota, len_of
 from antiphon.application.support.listing import ListPage, list_matching, read_page
 from antiphon.application.support.paging import Page

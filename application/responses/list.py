@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import (
-    ResponseStore,
-    StorePageQuery,
-)
+from antiphon.application.ports import ResponseStore, StorePageQuery
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.listing import ListPage, list_matching

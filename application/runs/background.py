@@ -8,11 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from antiphon.application.model.models import Models
-from antiphon.application.ports import (
-    EventLog,
-    LeasedRun,
-    RunStore,
-)
+from antiphon.application.ports import EventLog, LeasedRun, RunStore
 from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
 from antiphon.application.runs.restore import RestoredRun, RestoreRun
 from antiphon.application.runs.run_response import RunResponse

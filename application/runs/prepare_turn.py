@@ -18,11 +18,7 @@ from antiphon.application.input.show_items import ShowItems, ShownItems
 from antiphon.application.input.submission import Submission
 from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
-from antiphon.application.support.threads import (
-    ITEM_BYTES,
-    MIN_THREAD_BYTES,
-    compute_in_thread,
-)
+from antiphon.application.support.threads import ITEM_BYTES, MIN_THREAD_BYTES, compute_in_thread
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
 from antiphon.application.tools.offers import NO_TOOLS, KnownTools, OfferTools, json_bytes_of

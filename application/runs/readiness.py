@@ -16,9 +16,7 @@ from antiphon.application.model.models import (
     UNAVAILABLE,
     Models,
 )
-from antiphon.application.ports import (
-    Store,
-)
+from antiphon.application.ports import Store
 from antiphon.application.runs.active_runs import ActiveRuns
 
 logger = logging.getLogger("antiphon.http")

@@ -43,20 +43,10 @@ from antiphon.application.tools.mcp import McpSessions, McpTurn
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.history.compaction import items_to_keep
-from antiphon.domain.items import (
-    AnyItem,
-    CompactionTrigger,
-    has_another_turn,
-    waits_for_client,
-)
+from antiphon.domain.items import AnyItem, CompactionTrigger, has_another_turn, waits_for_client
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.mcp import ApprovedCall, listed_tools_by_label
-from antiphon.domain.offers.offer import (
-    Offer,
-    mcp_servers_of,
-    with_listed_tools,
-    with_loaded_tools,
-)
+from antiphon.domain.offers.offer import Offer, mcp_servers_of, with_listed_tools, with_loaded_tools
 from antiphon.domain.offers.tool_search import search
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.usage import TurnUsage

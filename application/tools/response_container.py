@@ -14,11 +14,7 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from antiphon.application.ports import Sandbox, Sandboxes
-from antiphon.application.resources.containers import (
-    CheckContainer,
-    ContainerRequest,
-    file_id_of,
-)
+from antiphon.application.resources.containers import CheckContainer, ContainerRequest, file_id_of
 from antiphon.application.resources.locate_container import LocateContainer
 from antiphon.domain import items as i
 from antiphon.domain.content import Annotation, ContainerFileCitation

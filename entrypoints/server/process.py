@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from antiphon.application.ports import (
-    RunStore,
-)
+from antiphon.application.ports import RunStore
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server import banner
 from antiphon.entrypoints.server.listener import Listeners, binding

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from antiphon.adapters.url_policy import (
-    DEFAULT_PORTS,
-    Network,
-    NoFetcher,
-    UrlPolicy,
-    read_url,
-)
+from antiphon.adapters.url_policy import DEFAULT_PORTS, Network, NoFetcher, UrlPolicy, read_url
 from antiphon.application.ports import Fetcher
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError

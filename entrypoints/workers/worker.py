@@ -10,9 +10,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
-from antiphon.application.ports import (
-    RunStore,
-)
+from antiphon.application.ports import RunStore
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.process.peers import Peers

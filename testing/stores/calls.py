@@ -18,9 +18,7 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.errors import ConversationLocked, NotFound
 from antiphon.domain.history.conversation import Conversation
-from antiphon.domain.responses.response import (
-    Response,
-)
+from antiphon.domain.responses.response import Response
 from antiphon.testing.samples import (
     NEXT_OWNER,
     OWNER,

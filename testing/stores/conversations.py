@@ -11,17 +11,8 @@ from msgspec.structs import replace
 from antiphon.application.ports import Store, StorePageQuery
 from antiphon.domain.errors import NotInList, StoreError
 from antiphon.domain.history.conversation import Conversation
-from antiphon.domain.responses.response import (
-    TERMINAL,
-)
-from antiphon.testing.samples import (
-    OWNER,
-    THEM,
-    US,
-    finished_response,
-    item,
-    turn_item_names,
-)
+from antiphon.domain.responses.response import TERMINAL
+from antiphon.testing.samples import OWNER, THEM, US, finished_response, item, turn_item_names
 from antiphon.testing.stores.calls import (
     beat,
     claim,

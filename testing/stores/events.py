@@ -6,12 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon.application.ports import (
-    EventChunk,
-    NewRun,
-    Store,
-    WebhookDelivery,
-)
+from antiphon.application.ports import EventChunk, NewRun, Store, WebhookDelivery
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.testing.samples import (
     EVERY_BYTE,
@@ -24,14 +19,7 @@ from antiphon.testing.samples import (
     new_response,
     response_with_log,
 )
-from antiphon.testing.stores.calls import (
-    finish,
-    is_unknown,
-    last_number,
-    log_ends,
-    log_of,
-    sweep,
-)
+from antiphon.testing.stores.calls import finish, is_unknown, last_number, log_ends, log_of, sweep
 from antiphon.testing.stores.fixtures import StoreFixtures
 
 

@@ -22,9 +22,7 @@ from antiphon.application.ports import (
 )
 from antiphon.domain import items as i
 from antiphon.domain.errors import NotInList, StoreError
-from antiphon.domain.responses.response import (
-    TERMINAL,
-)
+from antiphon.domain.responses.response import TERMINAL
 from antiphon.testing.samples import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,

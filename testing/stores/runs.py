@@ -7,13 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from antiphon.application.ports import (
-    Lease,
-    LeasedRun,
-    NewRun,
-    Store,
-    WebhookDelivery,
-)
+from antiphon.application.ports import Lease, LeasedRun, NewRun, Store, WebhookDelivery
 from antiphon.domain.errors import NotFound
 from antiphon.testing.samples import (
     EVERY_BYTE,

@@ -6,12 +6,7 @@ import pytest
 
 from antiphon.application.ports import Lease, Store
 from antiphon.testing.samples import OWNER, THEM, US, finished_response, new_response
-from antiphon.testing.stores.calls import (
-    create_and_finish,
-    finish,
-    is_unknown,
-    sweep,
-)
+from antiphon.testing.stores.calls import create_and_finish, finish, is_unknown, sweep
 from antiphon.testing.stores.fixtures import StoreFixtures
 
 ODD = b"\0\xff{"

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.adapters.engines.pool_fixtures import TALE, TestPool, pool
-from tests.upstreams.token_server import (
-    WIRES,
-    TellingEngine,
-    TokenServer,
-    TurnRegistry,
-    listening,
-)
+from tests.upstreams.token_server import WIRES, TellingEngine, TokenServer, TurnRegistry, listening
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.adapters.formats.token_cache import (
-    MAX_CACHED_CHARACTERS,
-    TokenCache,
-    token_array,
-)
+from antiphon.adapters.formats.token_cache import MAX_CACHED_CHARACTERS, TokenCache, token_array
 from antiphon.application.support.lru_cache import ENTRY_BYTES, LruCache, digest_of
 
 

@@ -14,13 +14,7 @@ import pytest
 from dependency_injector import providers
 from tests.conftest import Running, settings_for
 from tests.support import fake_mcp_server
-from tests.upstreams.token_server import (
-    WIRES,
-    TellingEngine,
-    TokenServer,
-    TurnRegistry,
-    serving,
-)
+from tests.upstreams.token_server import WIRES, TellingEngine, TokenServer, TurnRegistry, serving
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.engines.scripted.markup import Markup

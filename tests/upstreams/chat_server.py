@@ -26,12 +26,7 @@ from tests.upstreams.chat_faults import (
     error_body,
     refused_field,
 )
-from tests.upstreams.chat_request import (
-    InvalidRequest,
-    KnowingEngine,
-    check_calls,
-    to_turn,
-)
+from tests.upstreams.chat_request import InvalidRequest, KnowingEngine, check_calls, to_turn
 from tests.upstreams.chat_styles import STYLES, Style
 
 from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat

@@ -14,14 +14,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 from openai import AsyncOpenAI
 from tests.conftest import running, settings_for
-from tests.vllm.test_images import (
-    LONG_TEXT,
-    OPTIONS,
-    picture,
-    turn,
-    url,
-    user_message,
-)
+from tests.vllm.test_images import LONG_TEXT, OPTIONS, picture, turn, url, user_message
 from tests.vllm.vllm_servers import vllm_servers
 
 from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions

@@ -10,10 +10,7 @@ from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.detection import HARMONY, detect, has_calls, log
 from antiphon.adapters.formats.chat_template.effort import EFFORTS
 from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
-from antiphon.adapters.formats.chat_template.mistral_common import (
-    MistralRenderer,
-    TekkenTokenizer,
-)
+from antiphon.adapters.formats.chat_template.mistral_common import MistralRenderer, TekkenTokenizer
 from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.renderer import ChatRenderer, TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (

@@ -18,11 +18,7 @@ from antiphon.adapters.formats.chat_template.template_capabilities import Templa
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
 from antiphon.adapters.formats.tools import prompt_tools
-from antiphon.adapters.formats.transcript import (
-    chat_turn_cache,
-    function_of,
-    transcript,
-)
+from antiphon.adapters.formats.transcript import chat_turn_cache, function_of, transcript
 from antiphon.application.ports import Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import MAX_THREADS, compute_in_thread

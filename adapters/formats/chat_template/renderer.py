@@ -41,11 +41,7 @@ from antiphon.adapters.formats.chat_template.template_capabilities import (
     with_content_parts,
 )
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
-from antiphon.adapters.formats.portions import (
-    check_length,
-    has_large_tools,
-    is_large,
-)
+from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
 from antiphon.adapters.formats.token_cache import TokenCache
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.transcript import (

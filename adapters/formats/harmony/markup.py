@@ -13,12 +13,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split_messages
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS, is_hosted, name_of, recipient_of
-from antiphon.adapters.formats.tools import (
-    CODE,
-    offers_tool_of,
-    scripted_name,
-    wrap_text,
-)
+from antiphon.adapters.formats.tools import CODE, offers_tool_of, scripted_name, wrap_text
 from antiphon.domain.kinds.function import model_tool_name
 from antiphon.domain.kinds.mcp import mcp_model_name
 from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec

@@ -27,11 +27,7 @@ from antiphon.adapters.models.chat_completions.errors import (
 from antiphon.adapters.models.chat_completions.messages import MessageStyle, write_messages
 from antiphon.adapters.models.chat_completions.options import ChatOptions
 from antiphon.adapters.models.chat_completions.reader import REASONING_KEYS, ChunkReader
-from antiphon.adapters.models.chat_completions.request import (
-    OUTPUT_LIMITS,
-    RequestBody,
-    write_body,
-)
+from antiphon.adapters.models.chat_completions.request import OUTPUT_LIMITS, RequestBody, write_body
 from antiphon.adapters.models.chat_completions.server_info import (
     ServerInfo,
     ask_server,

@@ -8,12 +8,7 @@ from typing import Any
 import msgspec
 
 from antiphon.adapters.models.chat_completions.call_writer import CallWriter
-from antiphon.adapters.models.chat_completions.chunks import (
-    CallPiece,
-    Choice,
-    Chunk,
-    MessagePiece,
-)
+from antiphon.adapters.models.chat_completions.chunks import CallPiece, Choice, Chunk, MessagePiece
 from antiphon.adapters.models.chat_completions.options import Think
 from antiphon.adapters.models.chat_completions.think_tags import ThinkTags
 from antiphon.adapters.models.chat_completions.usage import UsageMeter

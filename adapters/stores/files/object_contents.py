@@ -22,11 +22,7 @@ from antiphon.domain.errors import NotFound, SettingsError, StoreError
 
 try:
     import obstore
-    from obstore.exceptions import (
-        BaseError,
-        PermissionDeniedError,
-        UnauthenticatedError,
-    )
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
     from obstore.store import from_url
 except ImportError:
     raise SettingsError(

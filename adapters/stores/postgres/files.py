@@ -16,12 +16,7 @@ import msgspec
 
 from antiphon.adapters.stores.files.contents import ContentKey, FileContents
 from antiphon.adapters.stores.postgres.contents import PostgresContents
-from antiphon.adapters.stores.postgres.server import (
-    READ_IN_ORDER,
-    Connection,
-    PostgresServer,
-    Row,
-)
+from antiphon.adapters.stores.postgres.server import READ_IN_ORDER, Connection, PostgresServer, Row
 from antiphon.application.ports import FilePageQuery, FileStore, FileUsage, StoredFile
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.periodic import run_periodically

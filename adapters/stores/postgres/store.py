@@ -74,12 +74,7 @@ from antiphon.application.ports import (
 )
 from antiphon.application.support.key_locks import KeyLocks
 from antiphon.domain.access.limits import KeyPolicy
-from antiphon.domain.errors import (
-    IdempotencyKeyInUse,
-    NotFound,
-    SettingsError,
-    StoreError,
-)
+from antiphon.domain.errors import IdempotencyKeyInUse, NotFound, SettingsError, StoreError
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.response_lists import ResponseSummary

@@ -25,11 +25,7 @@ from antiphon.entrypoints.http.api.pagination import (
     view_of,
 )
 from antiphon.entrypoints.http.api.parameters import PathId
-from antiphon.entrypoints.http.api.requests import (
-    HttpRequest,
-    response_headers,
-    tenant_of,
-)
+from antiphon.entrypoints.http.api.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.api.response_lists import (
     PAGE_PARAMETERS,
     as_page,

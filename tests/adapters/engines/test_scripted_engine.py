@@ -15,13 +15,7 @@ from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.application.ports import EngineRequest
 from antiphon.domain.errors import EngineDead, EngineError
 from antiphon.domain.tools import ToolSpec
-from antiphon.testing.engine import (
-    EngineContract,
-    RequestFactory,
-    steps_of,
-    text_of,
-    tokens_of,
-)
+from antiphon.testing.engine import EngineContract, RequestFactory, steps_of, text_of, tokens_of
 
 RequestFor = Callable[..., EngineRequest]
 TALE = " ".join(f"w{n}" for n in range(40))

@@ -9,11 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon.application.model.models import Models
-from antiphon.application.model.supervision import (
-    RestartPolicy,
-    SupervisedModel,
-    SuperviseModels,
-)
+from antiphon.application.model.supervision import RestartPolicy, SupervisedModel, SuperviseModels
 from antiphon.domain.errors import EngineDead, ModelUnavailable, SettingsError
 
 from .scripted_models import FlakyEngine, model_on, play, text_of

@@ -20,11 +20,7 @@ from tests.application.conftest import CALLER, STOP, TENANT, FailingStore, House
 
 from antiphon.application.input.submission import IdempotencyKey
 from antiphon.application.ports import Store
-from antiphon.application.responses.idempotency import (
-    CreateOnce,
-    ExistingResponse,
-    IdempotencyKeys,
-)
+from antiphon.application.responses.idempotency import CreateOnce, ExistingResponse, IdempotencyKeys
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d

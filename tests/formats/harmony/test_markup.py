@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.formats.harmony import (
-    HarmonyMarkup,
-    HarmonyParser,
-)
+from antiphon.adapters.formats.harmony import HarmonyMarkup, HarmonyParser
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn

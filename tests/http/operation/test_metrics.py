@@ -12,9 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from msgspec.structs import replace
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as read_open_metrics,
-)
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from tests.http.access.test_auth import bearer, new_key

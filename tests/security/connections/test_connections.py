@@ -30,11 +30,7 @@ from tests.security.support.server_probe import MAX_GROWTH_BYTES, probe_server
 
 from antiphon.entrypoints.http.wire.connections import address_of
 from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
-from antiphon.entrypoints.wiring.transport import (
-    max_body_bytes,
-    raise_open_files_limit,
-    transport,
-)
+from antiphon.entrypoints.wiring.transport import max_body_bytes, raise_open_files_limit, transport
 
 pytestmark = pytest.mark.slow
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.adapters.formats.chat_template.families.family import (
-    CallForm,
-    Family,
-    Region,
-    Signs,
-)
+from antiphon.adapters.formats.chat_template.families.family import CallForm, Family, Region, Signs
 
 COHERE_FAMILIES: Mapping[str, Family] = {
     "cohere": Family(

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.adapters.formats.tools import (
-    CODE,
-    scripted_name,
-)
+from antiphon.adapters.formats.tools import CODE, scripted_name
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.custom import INPUT
 from antiphon.domain.kinds.function import model_tool_name
