@@ -27,8 +27,6 @@ AntiphonError
 │   ├── CorruptLog            a run's stored log is damaged                   an `error` event
 │   └── KeysUnavailable       API keys cannot be looked up now                503
 ├── FilesFull                 the tenant has no room for another file         shown as a 400
-
-
 ├── IssuerUnavailable         the keys that sign tokens cannot be fetched     503
 ├── LeaseLost                 another server owns the run, or it is gone      never shown
 ├── FetchError                a URL could not be fetched                      shown as a 400
@@ -48,7 +46,16 @@ AntiphonError
 ├── RunDiverged               a resumed run does not repeat its events        ends the run
 └── EventOutOfOrder           the lifecycle forbids the event: a bug of the server
 
-The HTTP status of each is looked up in entrypoints/http/errors.py.
+The HTTP status of each is looked up in entrypoints/http/errors.py. These decide that an answer is
+a 429:
+- ConcurrencyLimitExceeded: the tenant's requests that wait (application/support/fair_queue.py, with
+  the limits of application/responses/admission.py), its background responses that wait
+  (application/responses/start.py), its bytes that arrive (entrypoints/http/wire/incoming_bytes.py),
+  its WebSockets (application/websocket/open_websockets.py) and what waits in one of them (lanes.py)
+- LimitExceeded: application/resources/limits.py
+- ModelBusy: adapters/models/chat_completions/errors.py
+- QuotaExceeded: application/resources/quotas.py
+- SandboxesBusy: adapters/sandboxes/, answered by application/resources/containers.py
 """
 
 from __future__ import annotations

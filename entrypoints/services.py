@@ -37,9 +37,9 @@ from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import MakeSequencer, RunResponse
-from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.runs.turns import PlanTurns
+from antiphon.application.runs.until_shutdown import ShutdownSignal
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.websocket.open_websockets import OpenWebSockets
@@ -103,7 +103,8 @@ class Runs:
         jobs = Jobs(sealer.seal, sealer.unseal)
         self.active = admission.active_runs(settings)
         self.expand_prompt = ExpandPrompt(ports.prompts())
-        self.prepare_turn = prepare_turn(hosted_tools(others))
+        self.hosted_tools = hosted_tools(others)
+        self.prepare_turn = prepare_turn(self.hosted_tools)
         self.prepare_response = PrepareResponse(
             self.prepare_turn,
             plan_turns,
@@ -247,7 +248,7 @@ def build_responses(
         admit,
     )
     keys = IdempotencyKeys(store, owner=owner, now=now, clock=ports.clock())
-    hosted = tools.hosted_tool_types(settings, ports.tool_servers())
+    hosted = tools.hosted_tool_types(settings, runs.hosted_tools, ports.tool_servers())
     return Services(
         admission=admit,
         create=create,

@@ -9,6 +9,7 @@ ToolCallingTurn  a turn of the model with the calls that it makes: they run side
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -63,15 +64,18 @@ class ToolCaller(Protocol):
         """Whether calls use what this server alone has, so that no other one may start the run."""
         return False
 
+    @abstractmethod
     def open_item(self, start: d.CallStart) -> d.Delta:
         """Return the delta that opens the item of a call.
 
         If that is a CallStart, it replaces `start` in the methods below.
         """
 
+    @abstractmethod
     def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
         """Return the output of the call, which runs only while it is iterated over."""
 
+    @abstractmethod
     def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:
         """Return the output of a call that did not run, or that failed before it had any output."""
 
@@ -116,9 +120,9 @@ class SingleItemCaller(ToolCaller):
     def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002
         return [self.refusal_of(reason)]
 
+    @abstractmethod
     async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
         """Run the call and return the end of its item."""
-        raise NotImplementedError
 
     def refusal_of(self, reason: str) -> d.ToolEnd:
         """Return the end of the item of a call that did not run."""

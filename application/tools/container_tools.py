@@ -34,6 +34,10 @@ class ContainerToolProvider(ToolProvider):
         self._allowed = allowed
         self._new_id = new_id
 
+    @property
+    def tool_types(self) -> Sequence[str]:
+        return [name for name in self._allowed.__struct_fields__ if getattr(self._allowed, name)]
+
     def handles(self, tool: RequestTool) -> bool:
         if isinstance(tool, Shell):
             return self._allowed.shell and not tool.is_local

@@ -43,6 +43,8 @@ SEARCH_UNAVAILABLE = "File search is currently unavailable."
 class FileSearchProvider(ToolProvider):
     """Provides each response with the caller for its searches."""
 
+    tool_types = ("file_search",)
+
     def __init__(self, find: FindVectorStore, search: SearchVectorStores) -> None:
         self._find = find
         self._search = search

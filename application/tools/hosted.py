@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -16,9 +17,16 @@ from antiphon.domain.tools import RequestTool
 class ToolProvider(Protocol):
     """Provides tools of some types to every response."""
 
+    @property
+    @abstractmethod
+    def tool_types(self) -> Sequence[str]:
+        """The types of its tools, as the description of a model lists them."""
+
+    @abstractmethod
     def handles(self, tool: RequestTool) -> bool:
         """Whether this provider runs the calls of `tool`; if not, it does nothing for it."""
 
+    @abstractmethod
     async def callers(
         self, tools: Sequence[ToolDefinition], conversation: Sequence[AnyItem], *, tenant: str
     ) -> Mapping[str, ToolCaller]:

@@ -67,6 +67,8 @@ INITIAL_ACTIONS: Mapping[str, Json] = {
 class WebSearchProvider(ToolProvider):
     """Provides each response with its browser."""
 
+    tool_types = ("web_search",)
+
     def __init__(self, web: Web) -> None:
         self._web = web
 

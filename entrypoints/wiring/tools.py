@@ -240,14 +240,10 @@ def budgets(settings: Settings) -> Budgets:
     return Budgets(turns=tools.max_turns, call_s=tools.call_s, call_bytes=tools.call_bytes)
 
 
-def hosted_tool_types(settings: Settings, tool_servers: ToolServers | None) -> Sequence[str]:
+def hosted_tool_types(
+    settings: Settings, providers: Sequence[ToolProvider], tool_servers: ToolServers | None
+) -> Sequence[str]:
     """Return the types of the tools that this server runs, or that a tool server replaces."""
-    is_on = {
-        "code_interpreter": settings.code_interpreter,
-        "file_search": True,
-        "mcp": tool_servers is not None,
-        "shell": settings.shell,
-        "web_search": settings.web_search != "off",
-    }
-    replaced = {substitution.partition("=")[0] for substitution in settings.stand_in}
-    return sorted(replaced.union(kind for kind, on in is_on.items() if on))
+    replaced = [substitution.partition("=")[0] for substitution in settings.stand_in]
+    provided = [name for provider in providers for name in provider.tool_types]
+    return sorted({*replaced, *provided, *(() if tool_servers is None else ("mcp",))})

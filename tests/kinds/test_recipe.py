@@ -120,6 +120,10 @@ def test_a_call_is_run_and_its_result_reaches_the_model(http: httpx.Client, mode
     assert response["tools"] == [{"type": "clock", "source": "sundial"}]
 
 
+def test_a_model_lists_the_clock_among_its_tools(http: httpx.Client, model: str) -> None:
+    assert "clock" in http.get(f"/models/{model}").json()["hosted_tools"]
+
+
 def test_a_stream_shows_the_steps_of_the_call(http: httpx.Client, model: str) -> None:
     body = {"model": model, "tools": TOOLS, "stream": True, "include": INCLUDE}
     turns = script(ASKED, {"say": "There you are."})

@@ -30,7 +30,7 @@ from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.idempotency import CreateOnce, ExistingResponse
 from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
-from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
+from antiphon.application.runs.until_shutdown import ShutdownSignal, UntilShutdown
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
 from antiphon.domain.history.include_filter import IncludeFilter

@@ -118,6 +118,8 @@ async def test_no_run_starts_on_a_server_that_stopped_while_it_was_prepared(
     new_house: Any, fields: dict[str, Any]
 ) -> None:
     class Stopping(ToolProvider):
+        tool_types = ("shell",)
+
         def handles(self, tool: RequestTool) -> bool:
             return isinstance(tool, Shell)
 

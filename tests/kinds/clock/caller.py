@@ -19,6 +19,8 @@ TIMES = {"Oslo": "12:34", "Lima": "06:34"}
 class ClockProvider(ToolProvider):
     """Provides each response with the caller for its clock."""
 
+    tool_types = ("clock",)
+
     def handles(self, tool: RequestTool) -> bool:
         return isinstance(tool, Clock)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.application.event_log_fixtures import ID, feed_words, run_loop, sequencer
 
 from antiphon.adapters.stores.memory.event_log import BATCH, MemoryEventLog
-from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
+from antiphon.application.runs.until_shutdown import ShutdownSignal, UntilShutdown
 from antiphon.domain import deltas as d
 from antiphon.domain.events import Event
 
