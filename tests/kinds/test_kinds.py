@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +42,29 @@ def test_a_part_that_is_missing_is_named_with_its_kind(declared: Any, part: str)
     if part not in ("name", "item", "tool"):
         subject = parts.get("name") or (parts.get("item") or parts["tool"]).__struct_config__.tag
         assert repr(subject) in str(refused.value)
+
+
+CLOCK = (Path(__file__).parent / "clock" / "kind.py").read_text(encoding="utf-8")
+
+
+def clocks_without_a_part() -> Iterator[Any]:
+    """Yield the module of a new kind without one part, and the name of the part."""
+    declarations = {"ItemKind", "ToolKind", "CallKind", "Kind"}
+    for number, node in enumerate(ast.walk(ast.parse(CLOCK))):
+        if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in declarations):
+            continue
+        for part in node.keywords:
+            module = ast.parse(CLOCK)
+            copy: Any = [*ast.walk(module)][number]
+            copy.keywords = [each for each in copy.keywords if each.arg != part.arg]
+            name = f"{copy.func.id}.{part.arg}"
+            yield pytest.param(ast.unparse(module), name, id=name)
+
+
+@pytest.mark.parametrize(("source", "part"), list(clocks_without_a_part()))
+def test_a_new_kind_cannot_be_imported_without_a_part(source: str, part: str) -> None:
+    with pytest.raises(IncompleteKind, match=rf"\({part}\)\.$"):
+        exec(compile(source, "clock.py", "exec"), {"__name__": "clock"})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
