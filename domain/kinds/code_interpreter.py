@@ -48,13 +48,13 @@ class CodeInProgress(
 
 
 class CodeDelta(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.delta"
+    ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.delta"
 ):
     delta: str
 
 
 class CodeDone(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.done"
+    ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.done"
 ):
     code: str
 
@@ -69,9 +69,7 @@ class CodeInterpreting(
     pass
 
 
-class CodeCompleted(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call.completed"
-):
+class CodeCompleted(ItemEvent, frozen=True, tag="response.code_interpreter_call.completed"):
     pass
 
 

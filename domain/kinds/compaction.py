@@ -19,9 +19,7 @@ class CompactionTrigger(Item, frozen=True, kw_only=True, tag="compaction_trigger
     """Requests a compaction now; must be the last item."""
 
 
-class Compacting(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.compaction.compacting"
-):
+class Compacting(ItemEvent, frozen=True, tag="response.compaction.compacting"):
     pass
 
 

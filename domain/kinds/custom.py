@@ -48,13 +48,13 @@ class CustomToolCallOutput(Item, frozen=True, kw_only=True, tag="custom_tool_cal
 
 
 class CustomInputDelta(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.custom_tool_call_input.delta"
+    ItemEvent, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"
 ):
     delta: str
 
 
 class CustomInputDone(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.custom_tool_call_input.done"
+    ItemEvent, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"
 ):
     input: str
 

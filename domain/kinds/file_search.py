@@ -55,21 +55,15 @@ class FileSearchCall(Item, frozen=True, kw_only=True, tag="file_search_call"):
     results: Long[Json] | None = None
 
 
-class FileSearchInProgress(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.in_progress"
-):
+class FileSearchInProgress(ItemEvent, frozen=True, tag="response.file_search_call.in_progress"):
     pass
 
 
-class FileSearchSearching(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.searching"
-):
+class FileSearchSearching(ItemEvent, frozen=True, tag="response.file_search_call.searching"):
     pass
 
 
-class FileSearchCompleted(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.completed"
-):
+class FileSearchCompleted(ItemEvent, frozen=True, tag="response.file_search_call.completed"):
     pass
 
 

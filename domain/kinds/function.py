@@ -55,13 +55,13 @@ class FunctionCallOutput(Item, frozen=True, kw_only=True, tag="function_call_out
 
 
 class ArgumentsDelta(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.function_call_arguments.delta"
+    ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"
 ):
     delta: str
 
 
 class ArgumentsDone(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.function_call_arguments.done"
+    ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
     name: str
     arguments: str

@@ -39,9 +39,7 @@ class ImageInProgress(
     pass
 
 
-class ImageGenerating(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.generating"
-):
+class ImageGenerating(ItemEvent, frozen=True, tag="response.image_generation_call.generating"):
     pass
 
 
@@ -60,9 +58,7 @@ class PartialImage(
     output_format: str | UnsetType = UNSET
 
 
-class ImageCompleted(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.completed"
-):
+class ImageCompleted(ItemEvent, frozen=True, tag="response.image_generation_call.completed"):
     pass
 
 

@@ -69,49 +69,39 @@ class McpApprovalResponse(Item, frozen=True, kw_only=True, tag="mcp_approval_res
     reason: Text | None | UnsetType = UNSET
 
 
-class McpListToolsInProgress(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.in_progress"
-):
+class McpListToolsInProgress(ItemEvent, frozen=True, tag="response.mcp_list_tools.in_progress"):
     pass
 
 
-class McpListToolsCompleted(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.completed"
-):
+class McpListToolsCompleted(ItemEvent, frozen=True, tag="response.mcp_list_tools.completed"):
     pass
 
 
-class McpListToolsFailed(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.failed"
-):
+class McpListToolsFailed(ItemEvent, frozen=True, tag="response.mcp_list_tools.failed"):
     pass
 
 
-class McpCallInProgress(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.in_progress"
-):
+class McpCallInProgress(ItemEvent, frozen=True, tag="response.mcp_call.in_progress"):
     pass
 
 
 class McpArgumentsDelta(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.delta"
+    ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call_arguments.delta"
 ):
     delta: str
 
 
 class McpArgumentsDone(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.done"
+    ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
 ):
     arguments: str
 
 
-class McpCallCompleted(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.completed"
-):
+class McpCallCompleted(ItemEvent, frozen=True, tag="response.mcp_call.completed"):
     pass
 
 
-class McpCallFailed(ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.failed"):
+class McpCallFailed(ItemEvent, frozen=True, tag="response.mcp_call.failed"):
     pass
 
 

@@ -35,29 +35,29 @@ class Message(Item, frozen=True, kw_only=True, tag="message"):
     phase: Literal["commentary", "final_answer"] | None | UnsetType = UNSET
 
 
-class TextDelta(PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.delta"):
+class TextDelta(PartEvent, frozen=True, kw_only=True, tag="response.output_text.delta"):
     delta: str
     logprobs: tuple[Logprob, ...] = ()
 
 
-class TextDone(PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.done"):
+class TextDone(PartEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
     text: str
     logprobs: tuple[Raw, ...] = ()
     """JSON of Logprob: see OutputText."""
 
 
 class AnnotationAdded(
-    PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.annotation.added"
+    PartEvent, frozen=True, kw_only=True, tag="response.output_text.annotation.added"
 ):
     annotation_index: int
     annotation: AnyAnnotation
 
 
-class RefusalDelta(PartEvent, frozen=True, kw_only=True, gc=False, tag="response.refusal.delta"):
+class RefusalDelta(PartEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
     delta: str
 
 
-class RefusalDone(PartEvent, frozen=True, kw_only=True, gc=False, tag="response.refusal.done"):
+class RefusalDone(PartEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
     refusal: str
 
 

@@ -27,15 +27,11 @@ class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
     encrypted_content: Text | None | UnsetType = UNSET
 
 
-class ReasoningDelta(
-    PartEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_text.delta"
-):
+class ReasoningDelta(PartEvent, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
     delta: str
 
 
-class ReasoningDone(
-    PartEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_text.done"
-):
+class ReasoningDone(PartEvent, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
     text: str
 
 
@@ -44,26 +40,26 @@ class SummaryEvent(ItemEvent, frozen=True, kw_only=True, gc=False):
 
 
 class SummaryPartAdded(
-    SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_part.added"
+    SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_part.added"
 ):
     part: SummaryText
 
 
 class SummaryPartDone(
-    SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_part.done"
+    SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_part.done"
 ):
     part: SummaryText
     status: str | UnsetType = UNSET
 
 
 class SummaryDelta(
-    SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_text.delta"
+    SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_text.delta"
 ):
     delta: str
 
 
 class SummaryDone(
-    SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_text.done"
+    SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_text.done"
 ):
     text: str
 

@@ -63,32 +63,30 @@ class CommandEvent(Event, frozen=True, kw_only=True, gc=False):
 
 
 class CommandAdded(
-    CommandEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.added"
+    CommandEvent, frozen=True, kw_only=True, tag="response.shell_call_command.added"
 ):
     command: str
 
 
 class CommandDelta(
-    CommandEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.delta"
+    CommandEvent, frozen=True, kw_only=True, tag="response.shell_call_command.delta"
 ):
     delta: str
 
 
-class CommandDone(
-    CommandEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.done"
-):
+class CommandDone(CommandEvent, frozen=True, kw_only=True, tag="response.shell_call_command.done"):
     command: str
 
 
 class ShellOutputDelta(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_output_content.delta"
+    ItemEvent, frozen=True, kw_only=True, tag="response.shell_call_output_content.delta"
 ):
     command_index: int
     delta: Json
 
 
 class ShellOutputDone(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_output_content.done"
+    ItemEvent, frozen=True, kw_only=True, tag="response.shell_call_output_content.done"
 ):
     command_index: int
     output: tuple[Json, ...]

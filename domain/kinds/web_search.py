@@ -40,21 +40,15 @@ class WebSearchCall(Item, frozen=True, kw_only=True, tag="web_search_call"):
     results: Long[Json] | None | UnsetType = UNSET
 
 
-class WebSearchInProgress(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.in_progress"
-):
+class WebSearchInProgress(ItemEvent, frozen=True, tag="response.web_search_call.in_progress"):
     pass
 
 
-class WebSearchSearching(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.searching"
-):
+class WebSearchSearching(ItemEvent, frozen=True, tag="response.web_search_call.searching"):
     pass
 
 
-class WebSearchCompleted(
-    ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.completed"
-):
+class WebSearchCompleted(ItemEvent, frozen=True, tag="response.web_search_call.completed"):
     pass
 
 

@@ -32,9 +32,9 @@ class PartEvent(ItemEvent, frozen=True, kw_only=True, gc=False):
 AnyPart = OutputText | Refusal | ReasoningText
 
 
-class PartAdded(PartEvent, frozen=True, kw_only=True, gc=False, tag="response.content_part.added"):
+class PartAdded(PartEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
     part: AnyPart
 
 
-class PartDone(PartEvent, frozen=True, kw_only=True, gc=False, tag="response.content_part.done"):
+class PartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
     part: AnyPart
