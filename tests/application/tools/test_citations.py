@@ -108,6 +108,14 @@ async def test_a_part_continues_after_an_annotation_and_a_batch() -> None:
 class Citing(SingleItemCaller, CitationSource):
     """A caller whose calls may be cited."""
 
+    step = "calling"
+
+    def open_item(self, start: d.CallStart) -> d.Delta:
+        return start
+
+    async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
+        return d.ToolEnd()
+
     def cite(self, words: str, start: int, end: int) -> Annotation | None:
         return cite_page(words, start, end)
 
