@@ -9,7 +9,7 @@ write them too, and a store returns them: with a tighter bound, what is stored c
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
@@ -19,6 +19,9 @@ MAX_MEMBERS = 10_000
 
 Name = Annotated[str, Meta(max_length=1024)]
 """A name, or a word such as a size."""
+
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+"""An empty one would end every text before it begins."""
 
 Id = Annotated[str, Meta(max_length=4096)]
 """An id; some gateways seal what they know into theirs."""
@@ -35,5 +38,21 @@ Long = Annotated[tuple[T, ...], Meta(max_length=2**30)]
 """A list that grows with what a model writes."""
 
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**31)]
+MAX_COUNT = 2**31
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+TokenId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Weight = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+MAX_CONTEXT_LENGTH = 100_000_000
+"""Tokens; the longest contexts of today have a tenth of it."""
+
+
+def count_of(value: Any, *, least: int = 0, most: int = MAX_COUNT) -> int | None:
+    """Return a number that another server has sent, or None if it cannot be a count.
+
+    >>> count_of(12), count_of(12.0), count_of(-1), count_of(2**63), count_of("12"), count_of(True)
+    (12, 12, None, None, None, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and least <= value <= most else None

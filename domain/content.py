@@ -5,24 +5,47 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import force_setattr
 
 from antiphon.domain.bounds import Long, Text
 from antiphon.domain.json import Json
 
+MIN_LOGPROB = -9999.0
+"""Replaces minus infinity and what is no number, which JSON cannot represent."""
+
 
 class TopLogprob(Struct, frozen=True, kw_only=True, gc=False):
+    """A token with its log probability, which is clamped: engines of every kind fill it in."""
+
     token: str
     logprob: float
     bytes: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not MIN_LOGPROB <= self.logprob <= 0:
+            force_setattr(self, "logprob", _clamp_logprob(self.logprob))
+
 
 class Logprob(Struct, frozen=True, kw_only=True, gc=False):
-    """A sampled token with its alternatives, the most likely first."""
+    """A sampled token with its alternatives, the most likely first; see TopLogprob.
+
+    >>> Logprob(token="a", logprob=float("nan")).logprob
+    -9999.0
+    """
 
     token: str
     logprob: float
     bytes: tuple[int, ...] = ()
     top_logprobs: tuple[TopLogprob, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not MIN_LOGPROB <= self.logprob <= 0:
+            force_setattr(self, "logprob", _clamp_logprob(self.logprob))
+
+
+def _clamp_logprob(value: float) -> float:
+    # In this order, what is no number becomes the least one: it is not above it.
+    return min(0.0, max(MIN_LOGPROB, value))
 
 
 class Annotation(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):

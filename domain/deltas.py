@@ -103,8 +103,8 @@ class ItemEnd(Delta, frozen=True, gc=False):
     """The open item is complete."""
 
 
-CutReason = Literal["length", "turns", "context", "logprobs", "content_filter"]
-"""The limits that cut a turn off, and the filter."""
+CutReason = Literal["length", "turns", "context", "logprobs", "content_filter", "steered"]
+"""The limits that cut a turn off, the filter, and a client that steers the response."""
 
 EndReason = Literal["stop"] | CutReason
 END_REASONS: frozenset[EndReason] = frozenset({"stop", *get_args(CutReason)})
@@ -113,13 +113,15 @@ END_REASONS: frozenset[EndReason] = frozenset({"stop", *get_args(CutReason)})
 class TurnEnd(Delta, frozen=True, gc=False):
     """The end of the turn: `reason` is `stop`, or what cut the turn off.
 
-    `other_usages` holds the tokens of additional engine runs that the turn needed.
+    `other_usages` holds the tokens of additional engine runs that the turn needed. `stop_string` is
+    the one of the request that ended it, None if none did.
     Raises: ValueError for another reason, which a run could not show at its end.
     """
 
     reason: EndReason
     usage: TurnUsage
     other_usages: tuple[TurnUsage, ...] = ()
+    stop_string: str | None = None
 
     def __post_init__(self) -> None:
         if self.reason not in END_REASONS:

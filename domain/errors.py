@@ -8,13 +8,16 @@ AntiphonError
 │   ├── NotFound              no such response, conversation, item or model   404
 │   ├── ConversationLocked    another response is using the conversation      400
 │   ├── ContainerElsewhere    another server has the container                409, if not relayed
+│   ├── AlreadyAnswered       another response has answered the approval request 409
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
+│   │   └── UnsupportedContentEncoding the body is compressed in another way  415
 │   ├── ConcurrencyLimitExceeded the client has too many requests waiting     429
 │   ├── QuotaExceeded         the tenant has reached its storage limit        429
 │   ├── LimitExceeded         the API key has reached one of its limits       429
 │   │   └── ModelBusy         the model's server takes no more requests now   429
 │   ├── EmbeddingsError       the embedding engine is not available           503
+│   │   └── EmbeddingsRefused it does not take the input                      400
 │   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
 │   ├── ServerOverloaded      the engine's or the server's queue is full      503
 │   ├── ServerShuttingDown    this server starts nothing more                 503
@@ -50,7 +53,7 @@ The HTTP status of each is looked up in entrypoints/http/errors.py. These decide
 a 429:
 - ConcurrencyLimitExceeded: the tenant's requests that wait (application/support/fair_queue.py, with
   the limits of application/responses/admission.py), its background responses that wait
-  (application/responses/start.py), its bytes that arrive (entrypoints/http/wire/incoming_bytes.py),
+  (application/responses/start.py), its bytes in work (application/support/bytes_in_work.py),
   its WebSockets (application/websocket/open_websockets.py) and what waits in one of them (lanes.py)
 - LimitExceeded: application/resources/limits.py
 - ModelBusy: adapters/models/chat_completions/errors.py
@@ -123,6 +126,10 @@ class Forbidden(RequestError):
         super().__init__(message, param=param, code="insufficient_permissions")
 
 
+class ForeignSite(RequestError):
+    """A web page sends the request, or a name that is not this server's."""
+
+
 class NotFound(RequestError):
     """The object does not exist or belongs to another tenant; the answer is the same."""
 
@@ -133,6 +140,18 @@ class NotInList(RequestError):
     def __init__(self, item_id: str, param: str = "after") -> None:
         super().__init__(
             f"Item with id {item_id[:100]!r} not found.", param=param, code="invalid_value"
+        )
+
+
+class AlreadyAnswered(RequestError):
+    """Another response has answered the approval request: a call is answered once."""
+
+    def __init__(self, request_id: str, response_id: str) -> None:
+        super().__init__(
+            f"The approval request {request_id[:100]!r} was answered in response {response_id!r} "
+            "already. A call is approved or denied once: read that response, or continue it.",
+            param="input",
+            code="already_answered",
         )
 
 
@@ -162,6 +181,18 @@ class BodyTooLarge(RequestError):
 
 class UnsupportedMediaType(RequestError):
     """The request body is not declared as JSON."""
+
+
+class UnsupportedContentEncoding(UnsupportedMediaType):
+    """The request body has a content coding other than those that are `accepted`."""
+
+    def __init__(self, coding: str, accepted: str) -> None:
+        super().__init__(
+            f"Unsupported 'Content-Encoding': {coding[:100]!r}. Send the body as it is, or with "
+            f"one of: {accepted}.",
+            code="invalid_value",
+        )
+        self.accepted = accepted
 
 
 class ConcurrencyLimitExceeded(RequestError):
@@ -219,6 +250,17 @@ class EmbeddingsError(RequestError):
         super().__init__(message, code="embeddings_unavailable")
 
 
+class EmbeddingsRefused(EmbeddingsError):
+    """The embedding engine does not take these inputs; asking again does not help."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(
+            f"The embedding model does not take this input (its server answers with {status}): a "
+            "text may be too long for it, or tokens may not be of its vocabulary."
+        )
+        self.param, self.code = "input", "invalid_value"
+
+
 class ServerOverloaded(RequestError):
     """The engine's or the server's queue is full; nothing was started."""
 
@@ -274,7 +316,14 @@ class ModelUnavailable(EngineDead):
 
 
 class StoreError(AntiphonError):
-    """The store failed to write or read."""
+    """The store failed to write or read.
+
+    `reason` says why in words that name no machine, path or user; "" if that is unknown.
+    """
+
+    def __init__(self, message: str = "", *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class CorruptLog(StoreError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.domain.kinds import ITEM_KINDS
 from antiphon.domain.kinds.additional_tools import AdditionalTools
+from antiphon.domain.kinds.agent_message import AgentMessage
 from antiphon.domain.kinds.apply_patch import ApplyPatchCall, ApplyPatchCallOutput
 from antiphon.domain.kinds.code_interpreter import CodeInterpreterCall
 from antiphon.domain.kinds.compaction import Compaction, CompactionTrigger
@@ -85,6 +86,11 @@ def call_id_of(item: Item) -> str | None:
 def has_another_turn(item: Item) -> bool:
     """Return whether the item records what this server did, so that the model's turn follows."""
     return kind_of(item).next == "model"
+
+
+def may_end_after(item: Item) -> bool:
+    """Return whether nobody need act after this item: a turn with it may stop there."""
+    return kind_of(item).next == "nobody"
 
 
 def waits_for_client(item: Item) -> bool:

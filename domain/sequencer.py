@@ -16,7 +16,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.builders import BUILDERS, Builder, BuilderContext, RestoredItem
 from antiphon.domain.errors import EventOutOfOrder
-from antiphon.domain.items import AnyItem
+from antiphon.domain.items import AnyItem, may_end_after
 from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import ERROR, RUNNING, START, advance
 from antiphon.domain.responses.metrics import ResponseMetrics
@@ -49,6 +49,8 @@ class Sequencer:
         """The items that are done, in order."""
         self.turns: list[TurnUsage] = []
         self._open: Builder | None = None
+        self._stop_string: str | None = None
+        """The one that ended the last turn."""
         self.metrics: Callable[[], ResponseMetrics] | None = None
         """Returns what the ended Response shows as its `metrics`, if the client wants to see it."""
 
@@ -75,7 +77,7 @@ class Sequencer:
 
     def restore(self, events: Sequence[e.Event]) -> None:
         """Go to the state after `events`, wherever this sequencer is; see `resumed`."""
-        self._state, self._open = START, None
+        self._state, self._open, self._stop_string = START, None, None
         self.output.clear()
         self.turns.clear()
         open_index: int | None = None
@@ -117,6 +119,7 @@ class Sequencer:
             return self._number(self._close("completed"))
         if isinstance(delta, d.TurnEnd):
             self.turns += (delta.usage, *delta.other_usages)
+            self._stop_string = delta.stop_string
             return self._number(
                 self._close("completed" if delta.reason == "stop" else "incomplete")
             )
@@ -128,6 +131,27 @@ class Sequencer:
         )
         self._open = BUILDERS[type(delta)](delta, context)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
+
+    def feed_to_boundary(
+        self, deltas: Sequence[d.Delta], first_item: int
+    ) -> tuple[list[e.Event], bool]:
+        """Feed the deltas up to where their turn may stop before its end; return whether it stops.
+
+        It stops before an item begins, if nobody need act after the items that it has: those from
+        `first_item` of the output on.
+        """
+        events: list[e.Event] = []
+        for delta in deltas:
+            if self._begins_item(delta):
+                events += self._number(self._close("completed"))
+                if all(map(may_end_after, self.output[first_item:])):
+                    return events, True
+            events += self.feed(delta)
+        return events, False
+
+    def _begins_item(self, delta: d.Delta) -> bool:
+        continues = self._open is not None and self._open.accepts(delta)
+        return not continues and type(delta) in BUILDERS
 
     def add_usage(self, usages: Sequence[TurnUsage]) -> None:
         """Count the tokens of a turn that was abandoned and so has no TurnEnd."""
@@ -199,6 +223,8 @@ class Sequencer:
         usages = per_turn(self.turns) if shows_messages or len(self.turns) > 1 else ()
         if self.metrics is not None:
             changes["metrics"] = self.metrics()
+        if self._stop_string is not None:
+            changes["stop_string"] = self._stop_string
         self.response = replace(
             self.response,
             status=status,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import Forbidden
-from antiphon.domain.history.conversation import Entry
 from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import AnyWebSearch, McpTool, RequestTool, UnknownTool
-
-URL_FIELDS = ("image_url", "file_url")
-"""Fields of input items whose URLs the server fetches."""
 
 READING_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 METRICS_PATH = "/metrics"
+
+TOOLS_OF_ROUTES: Mapping[str, tuple[str, ...]] = {
+    "/v1/containers": ("code_interpreter", "shell"),
+    "/v1/vector_stores": ("file_search",),
+}
+"""The tools whose containers, indexes and the like a route creates and shows: a key needs one of
+them."""
 
 
 def check_scopes(policy: KeyPolicy, method: str, path: str = "") -> None:
@@ -31,6 +31,17 @@ def check_scopes(policy: KeyPolicy, method: str, path: str = "") -> None:
         raise Forbidden(
             "You have insufficient permissions for this operation: the API key lacks the scope "
             f"{scope!r}."
+        )
+    if policy.tools:
+        _check_route(policy, path)
+
+
+def _check_route(policy: KeyPolicy, path: str) -> None:
+    kinds = TOOLS_OF_ROUTES.get("/".join(path.split("/", 3)[:3]), ())
+    if kinds and not any(map(policy.allows_tool, kinds)):
+        raise Forbidden(
+            f"The API key may not use what belongs to tools of the type {' or '.join(kinds)}. It "
+            f"may use: {', '.join(policy.tools)}."
         )
 
 
@@ -48,16 +59,7 @@ def check_tools(policy: KeyPolicy, definitions: Sequence[ToolDefinition]) -> Non
                 param=definition.path,
             )
         if isinstance(tool, McpTool) and tool.server_url:
-            _check_url(policy, tool.server_url, f"{definition.path}.server_url")
-
-
-def check_urls(policy: KeyPolicy, entries: Sequence[Entry]) -> None:
-    """Raises: Forbidden for a URL among the request's items to which the key may not connect."""
-    if not policy.hosts:
-        return
-    for position, entry in enumerate(entries):
-        for path, url in _urls_in(msgspec.json.decode(entry.raw), f"input[{position}]"):
-            _check_url(policy, url, path)
+            check_url(policy, tool.server_url, f"{definition.path}.server_url")
 
 
 def _kind_of(tool: RequestTool) -> str:
@@ -67,24 +69,11 @@ def _kind_of(tool: RequestTool) -> str:
     return "web_search" if isinstance(tool, AnyWebSearch) else str(type(tool).__struct_config__.tag)
 
 
-def _check_url(policy: KeyPolicy, url: str, path: str) -> None:
+def check_url(policy: KeyPolicy, url: str, path: str) -> None:
+    """Raises: Forbidden for a URL to which the key may not have the server connect."""
     if not policy.allows_url(url):
         raise Forbidden(
             "The API key may not have the server connect to this host. It may use: "
             f"{', '.join(policy.hosts)}.",
             param=path,
         )
-
-
-def _urls_in(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each URL, wherever it is nested."""
-    if isinstance(value, list):
-        for position, element in enumerate(value):
-            yield from _urls_in(element, f"{path}[{position}]")
-    elif isinstance(value, dict):
-        for name, field in value.items():
-            if name in URL_FIELDS and isinstance(field, str):
-                if field[:5].lower() != "data:":
-                    yield f"{path}.{name}", field
-            else:
-                yield from _urls_in(field, f"{path}.{name}")

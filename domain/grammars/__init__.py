@@ -15,7 +15,7 @@ from antiphon.domain.grammars import nodes as n
 from antiphon.domain.grammars.expressions import RangeBudget, parse_expression
 from antiphon.domain.grammars.lark import parse_lark
 
-__all__ = ["Grammar", "read"]
+__all__ = ["Grammar", "check_pattern", "read"]
 
 Grammar = n.Grammar
 
@@ -32,15 +32,40 @@ MAX_CACHED_GRAMMARS = 12
 def read(syntax: str, definition: str) -> Grammar | None:
     """Return the grammar without the parts that never match, None if no engine can enforce it.
 
+    `syntax` is lark, regex, or pattern: a JSON Schema's, which is found anywhere in a text.
     Results are cached, since clients send the same definitions again. Raises: InvalidGrammar.
     """
     if len(definition) > MAX_DEFINITION_CHARS:
         raise InvalidGrammar(f"more than {MAX_DEFINITION_CHARS} characters", MAX_DEFINITION_CHARS)
     try:
-        grammar = _parse(syntax, definition)
-        matching = n.fixed_point(grammar, _can_match)
+        return _live(_parse(syntax, definition))
     except UnsupportedGrammar:
         return None
+
+
+MAX_CHECKED_PATTERNS = 512
+"""As long as a schema's patterns may be together, they take some 4 MB at the most."""
+
+
+@lru_cache(maxsize=MAX_CHECKED_PATTERNS)
+def check_pattern(pattern: str) -> tuple[bool, int]:
+    """Return whether an engine can enforce a JSON Schema's pattern, and the ranges in its classes.
+
+    Results are cached: a schema is checked, and read again for each of its uses.
+    Raises: InvalidGrammar.
+    """
+    budget = RangeBudget()
+    try:
+        node = parse_expression(pattern, budget, is_search=True)
+        _live(_bounded(Grammar("start", {"start": node})))
+    except UnsupportedGrammar:
+        return False, budget.used
+    return True, budget.used
+
+
+def _live(grammar: Grammar) -> Grammar:
+    """Return the grammar without the parts that never match. Raises: InvalidGrammar."""
+    matching = n.fixed_point(grammar, _can_match)
     if grammar.start not in matching:
         raise InvalidGrammar("no text matches", 0)
     rules = {
@@ -53,7 +78,13 @@ def _parse(syntax: str, definition: str) -> Grammar:
     if syntax == "lark":
         grammar = parse_lark(definition)
     else:
-        grammar = Grammar("start", {"start": parse_expression(definition, RangeBudget())})
+        is_search = syntax == "pattern"
+        node = parse_expression(definition, RangeBudget(), is_search=is_search)
+        grammar = Grammar("start", {"start": node})
+    return _bounded(grammar)
+
+
+def _bounded(grammar: Grammar) -> Grammar:
     if sum(map(_size_of, grammar.rules.values())) > MAX_SIZE:
         raise UnsupportedGrammar("a grammar of that size")
     return grammar

@@ -6,8 +6,11 @@ Surrogates do not count as characters, since UTF-8 text cannot contain them.
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
+from sys import byteorder
 
 from antiphon.domain.grammars.nodes import Characters, Range
 
@@ -48,6 +51,11 @@ def union(sets: Iterable[Characters]) -> Characters:
     return from_ranges(*(each for chars in sets for each in chars.ranges))
 
 
+def contains(chars: Characters, char: str) -> bool:
+    place = bisect_right(chars.ranges, ord(char), key=lambda each: each[0]) - 1
+    return place >= 0 and ord(char) <= chars.ranges[place][1]
+
+
 def complement(chars: Characters) -> Characters:
     """Return all other characters.
 
@@ -73,6 +81,7 @@ def common(left: Characters, right: Characters) -> Characters:
 ALL = complement(Characters(()))
 
 
+@lru_cache(maxsize=64)
 def without_case(chars: Characters) -> Characters:
     """Return these characters and the other cases of the letters among them."""
     variants = _case_variants()
@@ -98,18 +107,27 @@ def _case_variants() -> Mapping[int, tuple[int, ...]]:
     return {code: tuple(others) for code, others in variants.items()}
 
 
+_ASCII: Mapping[str, tuple[Range, ...]] = {
+    "d": ((48, 57),),
+    "w": ((48, 57), (65, 90), (95, 95), (97, 122)),
+}
+
+
 @cache
-def character_class(letter: str) -> Characters:
+def character_class(letter: str, *, is_ascii: bool = False) -> Characters:
     r"""Return the Unicode class `\d`, `\s` or `\w`, or the complement for an upper-case letter.
+
+    With `is_ascii`, only the digits, letters and `_` of ASCII count in `\d` and `\w`.
 
     >>> character_class("d").ranges[0], character_class("S").ranges[0]
     ((48, 57), (0, 8))
     """
     if letter.isupper():
-        return complement(character_class(letter.lower()))
-    ranges: list[Range] = []
-    for first, last in ALL.ranges:
-        text = "".join(map(chr, range(first, last + 1)))
-        spans = (match.span() for match in re.finditer(rf"\{letter}+", text))
-        ranges += [(first + start, first + end - 1) for start, end in spans]
-    return from_ranges(*ranges)
+        return complement(character_class(letter.lower(), is_ascii=is_ascii))
+    if is_ascii and letter in _ASCII:
+        return from_ranges(*_ASCII[letter])
+    # A third of the time that a join of characters takes, while every client waits.
+    codes = array("I", range(MAX_CODE_POINT + 1)).tobytes()
+    text = codes.decode(f"utf-32-{byteorder[0]}e", "surrogatepass")
+    spans = (match.span() for match in re.finditer(rf"\{letter}+", text))
+    return from_ranges(*((start, end - 1) for start, end in spans))

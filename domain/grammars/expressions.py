@@ -1,9 +1,10 @@
-r"""Parse regular expressions in the syntax that Rust and Python share, for matching whole texts.
+r"""Parse regular expressions in the syntax that Rust and Python share.
 
-Lazy quantifiers are read like greedy ones, since they match the same whole texts. `.` is any
-character except `\n`. Features that are not regular (look-around, backreferences) or that differ
-between the two (brackets in a class) raise UnsupportedGrammar; all other errors raise
-InvalidGrammar.
+They match whole texts, or, like `pattern` in a JSON Schema, some part of a text (`is_search`). Lazy
+quantifiers are read like greedy ones, since they match the same texts. `.` is any character except
+`\n`. Features that are not regular (look-around, backreferences) or that differ between the two
+(brackets in a class) raise UnsupportedGrammar; all other errors raise InvalidGrammar. In a JSON
+Schema, `\d` and `\w` are ASCII's, as in JavaScript.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CLASSES = frozenset("dDsSwW")
 ANCHORS = frozenset("AzZ")
 UNSUPPORTED_ESCAPES = frozenset("bBpPX123456789kGRK")
 FLAGS = frozenset("imsuU")
-MAX_RANGES = 200_000
+MAX_RANGES = 100_000
 """The maximum number of ranges in all character classes of one definition."""
 
 MAX_DIGITS = 6
@@ -40,13 +41,19 @@ _GROUP_OPENING = re.compile(
     r"\?(?:P?<(?![=!])\w+>|(?P<set>[a-zA-Z]*)(?:-(?P<unset>[a-zA-Z]+))?(?P<end>[:)]))"
 )
 _NOT_LINE_END = characters.complement(characters.one("\n"))
+_ANY_TEXT = n.repeat(characters.ALL, 0, None)
 
 
 class RangeBudget:
     r"""Limits the ranges in one definition's classes, since `\w` alone has hundreds."""
 
-    def __init__(self) -> None:
-        self._remaining = MAX_RANGES
+    def __init__(self, max_ranges: int = MAX_RANGES) -> None:
+        self._max_ranges = max_ranges
+        self._remaining = max_ranges
+
+    @property
+    def used(self) -> int:
+        return self._max_ranges - self._remaining
 
     def spend(self, chars: n.Characters, *, is_any_case: bool) -> None:
         width = sum(last - first + 1 for first, last in chars.ranges)
@@ -57,13 +64,20 @@ class RangeBudget:
 
 
 def parse_expression(
-    pattern: str, budget: RangeBudget, *, flags: str = "", offset: int = 0
+    pattern: str,
+    budget: RangeBudget,
+    *,
+    flags: str = "",
+    offset: int = 0,
+    is_search: bool = False,
 ) -> n.Node:
     """Return the parsed pattern; `offset` is its position in the text where errors are reported.
 
+    With `is_search`, its whole texts are those in which the pattern matches some part.
     Raises: InvalidGrammar, UnsupportedGrammar.
     """
-    return _Parser(pattern, budget, offset).parse(_checked_flags(frozenset(flags), offset))
+    parser = _Parser(pattern, budget, offset, is_search=is_search)
+    return parser.parse(_checked_flags(frozenset(flags), offset))
 
 
 def _checked_flags(flags: frozenset[str], at: int) -> frozenset[str]:
@@ -75,10 +89,11 @@ def _checked_flags(flags: frozenset[str], at: int) -> frozenset[str]:
 
 
 class _Parser:
-    def __init__(self, pattern: str, budget: RangeBudget, offset: int) -> None:
+    def __init__(self, pattern: str, budget: RangeBudget, offset: int, *, is_search: bool) -> None:
         self._pattern = pattern
         self._budget = budget
         self._offset = offset
+        self._is_search = is_search
         self._at = 0
 
     def parse(self, flags: frozenset[str]) -> n.Node:
@@ -93,17 +108,19 @@ class _Parser:
             raise self._error(f"more than {MAX_DEPTH} nested groups")
         options: list[n.Node] = []
         parts: list[n.Node] = []
-        has_ended = False  # after an anchor at the end
+        has_begun = has_ended = False  # after an anchor at the beginning, at the end
+        is_part = self._is_search and not depth
         while self._at < len(self._pattern) and self._peek() != ")":
             char = self._next()
             anchor = self._parse_anchor(char)
             if char == "|":
-                options.append(n.chain(parts))
-                parts, has_ended = [], False
+                options.append(_option(parts, is_part and not has_begun, is_part and not has_ended))
+                parts, has_begun, has_ended = [], False, False
             elif anchor:
-                # At the ends an anchor changes nothing, since whole texts are matched.
+                # At the ends an anchor changes nothing where whole texts are matched.
                 if depth or (anchor == "^" and parts):
                     raise UnsupportedGrammar("an anchor inside the expression")
+                has_begun = has_begun or anchor == "^"
                 has_ended = has_ended or anchor == "$"
             elif has_ended:
                 raise UnsupportedGrammar("more of the expression after an anchor at its end")
@@ -112,7 +129,8 @@ class _Parser:
                 parts += self._parse_quantifier(node)
             else:
                 parts += self._parse_quantifier(self._parse_single(char, flags))
-        return n.any_of([*options, n.chain(parts)])
+        last = _option(parts, is_part and not has_begun, is_part and not has_ended)
+        return n.any_of([*options, last])
 
     def _parse_anchor(self, char: str) -> str:
         """Return the anchor at `char` as `^` or `$`, an empty string if there is none."""
@@ -172,7 +190,7 @@ class _Parser:
     def _parse_escape(self) -> n.Characters:
         letter = self._next("an escape that is not finished")
         if letter in CLASSES:
-            return characters.character_class(letter)
+            return characters.character_class(letter, is_ascii=self._is_search)
         if letter in UNSUPPORTED_ESCAPES:
             raise UnsupportedGrammar(rf"the escape \{letter}")
         if letter in CODE_POINT_ESCAPES:
@@ -237,6 +255,11 @@ class _Parser:
 
     def _error(self, why: str, *, back: int = 0) -> InvalidGrammar:
         return InvalidGrammar(why, self._offset + self._at - back)
+
+
+def _option(parts: list[n.Node], is_open_before: bool, is_open_after: bool) -> n.Node:
+    """Return an alternative, with any text on its open sides."""
+    return n.chain([_ANY_TEXT] * is_open_before + parts + [_ANY_TEXT] * is_open_after)
 
 
 def apply_quantifier(node: n.Node, quantifier: str, at: int) -> n.Node:

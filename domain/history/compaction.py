@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.domain import items as i
 from antiphon.domain.content import InputText
 from antiphon.domain.errors import RequestError
-from antiphon.domain.history.conversation import INSTRUCTORS
+from antiphon.domain.history.conversation import INSTRUCTORS, pair_outputs_with_calls
 from antiphon.domain.requests.decoding import decode_item
 
 INTRODUCTION = "This is a summary of the conversation so far, whose messages are no longer shown:"
@@ -99,8 +99,8 @@ def _final_outputs_and_calls(conversation: Sequence[i.Item]) -> set[int]:
     first = len(conversation)
     while first and i.answered_call_id(conversation[first - 1]) is not None:
         first -= 1
-    ids = {i.answered_call_id(item) for item in conversation[first:]}
-    calls = {n for n, item in enumerate(conversation[:first]) if i.call_id_of(item) in ids and ids}
+    pairs = pair_outputs_with_calls(conversation)
+    calls = {call for output, call in pairs.items() if output >= first}
     return calls | set(range(first, len(conversation)))
 
 

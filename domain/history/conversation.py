@@ -7,12 +7,14 @@ sent.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from antiphon.domain import items as i
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
@@ -27,6 +29,12 @@ NewId = Callable[[str], str]
 
 INSTRUCTORS = ("system", "developer")
 """The roles whose messages instruct the model."""
+
+_OWN_ID = re.compile(r"[a-z]+_[0-9a-f]{48}")
+"""An id that a server like this one has made."""
+
+_NAMED_BY_ID = (i.McpApprovalRequest, i.LocalShellCall)
+"""Items that others name by their ids."""
 
 UNFINISHED = ("incomplete", "in_progress")
 """The statuses of a call that the model did not finish writing."""
@@ -59,10 +67,14 @@ def only_texts(items: Sequence[i.Item]) -> bool:
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
-    """An item of the conversation, with its original JSON."""
+    """An item of the conversation, with its original JSON.
+
+    `is_reference`: the client has sent its id alone.
+    """
 
     item: i.AnyItem
     raw: Raw
+    is_reference: bool = False
 
 
 def entry(item: i.AnyItem) -> Entry:
@@ -120,12 +132,50 @@ def check_ids(
         if not item.id or isinstance(item, i.LocalShellCallOutput):  # it has its call's id
             continue
         if item.id in used_ids:
-            raise RequestError(
-                f"Duplicate item found with id {str(item.id)[:100]}. Send each item once; do not "
-                "send items again that are already part of the conversation.",
-                param=path,
-            )
+            raise _duplicate(item, path)
         used_ids.add(item.id)
+
+
+def settle_ids(
+    history: Iterable[str | UnsetType | None], new_entries: Sequence[Entry], path: str = "input"
+) -> Sequence[Entry]:
+    """Return the new entries with no id twice, neither among them nor with those in `history`.
+
+    A reference to an item that is there anyway adds nothing: it is left out. Clients number the
+    items that they write, and a later one with the same id gets another.
+    Raises: RequestError for an item of this server's that comes twice.
+    """
+    used_ids = set(history)
+    given = {each.item.id for each in new_entries if not each.is_reference}
+    settled: list[Entry] = []
+    for each in new_entries:
+        item = each.item
+        if not item.id or isinstance(item, i.LocalShellCallOutput):  # it has its call's id
+            settled.append(each)
+            continue
+        is_repeated = item.id in used_ids
+        if each.is_reference and (is_repeated or item.id in given):
+            continue
+        used_ids.add(item.id)
+        settled.append(_without_id(each, path) if is_repeated else each)
+    return settled
+
+
+def _without_id(each: Entry, path: str) -> Entry:
+    """Return the entry to get a new id. Raises: RequestError if the id means something here."""
+    if isinstance(each.item, _NAMED_BY_ID) or _OWN_ID.fullmatch(str(each.item.id)):
+        raise _duplicate(each.item, path)
+    fields = _decode_fields(each.raw)
+    del fields["id"]
+    return Entry(item=replace(each.item, id=UNSET), raw=Raw(_encode(fields)))
+
+
+def _duplicate(item: i.Item, path: str) -> RequestError:
+    return RequestError(
+        f"Duplicate item found with id {str(item.id)[:100]}. Send each item once; do not "
+        "send items again that are already part of the conversation.",
+        param=path,
+    )
 
 
 def tools_in_items(conversation: Sequence[Entry]) -> Iterator[tuple[int, int, Raw]]:
@@ -143,32 +193,68 @@ def check_call_output_pairs(conversation: Iterable[i.Item]) -> None:
     Raises: RequestError.
     """
     items = list(conversation)
-    answered_ids = {call_id for item in items if (call_id := i.answered_call_id(item)) is not None}
-    all_call_ids: set[str] = set()
-    for item in items:
+    pairs = pair_outputs_with_calls(items)
+    answered = set(pairs.values())
+    for position, item in enumerate(items):
         call_ids = _call_ids_of(item)
-        all_call_ids.update(call_ids)
-        if call_ids and answered_ids.isdisjoint(call_ids) and not _may_stay_open(item):
+        if call_ids and position not in answered and not _may_stay_open(item):
             raise RequestError(
                 f"No tool output found for function call {call_ids[0]}.", param="input"
             )
-    for call_id in answered_ids - all_call_ids:
-        raise RequestError(
-            f"No tool call found for function call output with call_id {call_id}.", param="input"
-        )
+    for position, item in enumerate(items):
+        call_id = i.answered_call_id(item)
+        if call_id is not None and position not in pairs:
+            raise RequestError(
+                f"No tool call found for function call output with call_id {call_id}.",
+                param="input",
+            )
+
+
+def pair_outputs_with_calls(conversation: Iterable[i.Item]) -> Mapping[int, int]:
+    """Return the position of the call that each output answers, by the output's position.
+
+    Call ids are the clients', who may use one again. An output belongs to the nearest earlier
+    unanswered call with its id. Without one, it is a further output of the nearest earlier call,
+    or comes before its call.
+    """
+    pairs: dict[int, int] = {}
+    answered: set[int] = set()
+    calls: dict[str, int] = {}
+    open_calls: dict[str, list[int]] = {}
+    early_outputs: dict[str, deque[int]] = {}
+    for position, item in enumerate(conversation):
+        for call_id in _call_ids_of(item):
+            calls[call_id] = position
+            if early := early_outputs.get(call_id):
+                pairs[early.popleft()] = position
+                answered.add(position)
+            else:
+                open_calls.setdefault(call_id, []).append(position)
+        answered_id = i.answered_call_id(item)
+        if answered_id is None:
+            continue
+        waiting = open_calls.get(answered_id, [])
+        while waiting and waiting[-1] in answered:  # by its other id
+            waiting.pop()
+        if waiting or answered_id in calls:
+            pairs[position] = waiting.pop() if waiting else calls[answered_id]
+            answered.add(pairs[position])
+        else:
+            early_outputs.setdefault(answered_id, deque()).append(position)
+    further = ((output, calls.get(each)) for each, rest in early_outputs.items() for output in rest)
+    return pairs | {output: call for output, call in further if call is not None}
 
 
 def calls_by_output(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
     """Return the call that each output answers, by the `id()` of the output."""
     items = list(conversation)
-    calls = {call_id: item for item in items for call_id in _call_ids_of(item)}
-    answers = ((item, i.answered_call_id(item)) for item in items)
-    answered_calls = {id(item): calls[call_id] for item, call_id in answers if call_id in calls}
+    pairs = pair_outputs_with_calls(items)
+    answered_calls = {id(items[output]): items[call] for output, call in pairs.items()}
     # Tool searches that the server runs have no call_id; outputs come in the order of the calls.
     searches = (item for item in items if isinstance(item, i.ToolSearchCall) and not item.call_id)
     outputs = (item for item in items if isinstance(item, i.ToolSearchOutput) and not item.call_id)
-    pairs = zip(searches, outputs, strict=False)
-    return answered_calls | {id(output): call for call, output in pairs}
+    search_pairs = zip(searches, outputs, strict=False)
+    return answered_calls | {id(output): call for call, output in search_pairs}
 
 
 def view_of(conversation: Sequence[i.Item], tools: Sequence[ToolSpec]) -> View:
@@ -209,12 +295,12 @@ def items_for_model(
     items = conversation[start:]
     ends_turn = _is_answer if only_answers_end_turns else _is_answer_or_question
     turn_start = 0 if all_reasoning else _last_position(items, ends_turn, default=-1) + 1
-    answered_ids = {i.answered_call_id(item) for item in items}
+    answered = set(pair_outputs_with_calls(items).values())
     return [
         item
         for position, item in enumerate(items)
         if not (isinstance(item, i.Reasoning) and position < turn_start)
-        and not (_may_be_left_out(item) and i.call_id_of(item) not in answered_ids)
+        and not (_may_be_left_out(item) and position not in answered)
         and not isinstance(item, i.CompactionTrigger)
     ]
 
@@ -240,24 +326,34 @@ def active_configuration(conversation: Iterable[i.Item]) -> ActiveConfiguration:
 def droppable_groups(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
     """Return the items that may be dropped to make room, oldest first, as groups of positions.
 
-    A call and its outputs form one group; instructions and the newest item are in no group.
+    A call and its outputs form one group. A user's message goes with the answers to it, after the
+    calls that led to them, so no conversation begins with an answer. Instructions, the last message
+    of a user and the newest item are in no group.
     """
+    pairs = pair_outputs_with_calls(conversation)
+    positions_by_call = {n: {n} for n, item in enumerate(conversation) if i.call_id_of(item)}
+    for output, call in pairs.items():
+        positions_by_call.setdefault(call, {call}).add(output)
+    questions = [n for n, item in enumerate(conversation) if _is_of_user(item)]
+    last_question = questions[-1] if questions else -1
+    kept = {len(conversation) - 1, last_question}
     groups: list[frozenset[int]] = []
     grouped_positions: set[int] = set()
-    positions_by_call: dict[str, set[int]] = {}
+    exchange: set[int] = set()
     for position, item in enumerate(conversation):
-        call_id = i.call_id_of(item) or i.answered_call_id(item)
-        if call_id:
-            positions_by_call.setdefault(call_id, set()).add(position)
-    newest = len(conversation) - 1
-    for position, item in enumerate(conversation):
-        call_id = i.call_id_of(item) or i.answered_call_id(item)
-        group = frozenset(positions_by_call[call_id]) if call_id else frozenset({position})
-        if position in grouped_positions or newest in group or _is_instruction(item):
+        if _is_of_user(item):
+            groups.append(frozenset(exchange))
+            exchange = set()
+        positions = positions_by_call.get(pairs.get(position, position))
+        group = frozenset(positions or {position})
+        if group & kept or group <= grouped_positions or _is_instruction(item):
             continue
         grouped_positions |= group
-        groups.append(group)
-    return groups
+        if positions or position > last_question:
+            groups.append(group)
+        else:
+            exchange |= group
+    return [group for group in (*groups, frozenset(exchange)) if group]
 
 
 def leading_instructions(
@@ -343,6 +439,10 @@ def _is_answer(item: i.Item) -> bool:
     if not isinstance(item, i.Message):
         return False
     return item.role == "assistant" and item.phase == "final_answer"
+
+
+def _is_of_user(item: i.Item) -> bool:
+    return isinstance(item, i.Message) and item.role == "user"
 
 
 def _is_instruction(item: i.Item) -> TypeGuard[i.Message]:

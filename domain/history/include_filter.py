@@ -69,8 +69,9 @@ class IncludeFilter:
         ]
 
     def response(self, response: Response) -> Response:
-        if response.metrics is not UNSET and not self._shows_metrics:
-            response = replace(response, metrics=UNSET)
+        has_record = response.metrics is not UNSET or response.preview is not UNSET
+        if has_record and not self._shows_metrics:
+            response = replace(response, metrics=UNSET, preview=UNSET)
         if not response.output or not response.store:
             return response
         return replace(response, output=tuple(self._filter_item(item) for item in response.output))

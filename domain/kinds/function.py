@@ -12,6 +12,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain.bounds import Many, Name, Text
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
+from antiphon.domain.json_schema import find_schema_problem
 from antiphon.domain.vocabulary.builder import Builder, BuilderContext
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import CallId, Item, Output
@@ -24,7 +25,7 @@ from antiphon.domain.vocabulary.kind import (
     Shown,
     ToolKind,
 )
-from antiphon.domain.vocabulary.shown import Call, Result, View
+from antiphon.domain.vocabulary.shown import NO_ARGUMENTS, Call, Result, View, json_arguments
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 from antiphon.domain.vocabulary.text_call import TextCall
 from antiphon.domain.vocabulary.tool import NAMED_KINDS, Tool, ToolName, ToolSpec, flat_name
@@ -85,6 +86,7 @@ TEXT_CALL = TextCall(
     prefix="fc",
     item=FunctionCall,
     text_field="arguments",
+    no_text=NO_ARGUMENTS,
     delta_event=ArgumentsDelta,
     done_event=lambda place, name, text: ArgumentsDone(name=name, arguments=text, **place),
 )
@@ -107,12 +109,14 @@ def open_unrun_call(start: d.CallStart, context: BuilderContext) -> Builder:
 def is_strict(schema: Json | None) -> bool:
     """Return whether a schema is in strict form: closed objects, all properties required.
 
+    One that no engine can enforce is not.
+
     >>> is_strict({"type": "object", "properties": {}, "additionalProperties": False})
     True
     """
     if not schema:
         return False
-    return _is_closed(schema)
+    return _is_closed(schema) and find_schema_problem(schema) is None
 
 
 def _is_closed(schema: Any) -> bool:
@@ -141,19 +145,27 @@ def _values_of(value: Any) -> list[Any]:
 def function_spec(tool: FunctionTool, path: str, namespace: str | None = None) -> ToolSpec:
     schema = tool.parameters
     if schema is not None and schema.get("type", "object") != "object":
-        raise RequestError(
-            f"Invalid schema for function {tool.name!r}: its type must be 'object'.",
-            param=f"{path}.parameters",
-            code="invalid_function_parameters",
-        )
+        raise _invalid_parameters(tool, path, "its type must be 'object'")
+    strict = is_strict(schema) if tool.strict is None else tool.strict
+    # Only these are enforced. Others are shown to the model as they are.
+    if strict and (problem := find_schema_problem(schema)):
+        raise _invalid_parameters(tool, path, problem)
     return ToolSpec(
         name=flat_name(namespace, tool.name),
         description=tool.description or "",
         parameters=schema,
-        strict=is_strict(schema) if tool.strict is None else tool.strict,
+        strict=strict,
         namespace=namespace,
         original_name=tool.name,
         deferred=tool.defer_loading is True,
+    )
+
+
+def _invalid_parameters(tool: FunctionTool, path: str, problem: str) -> RequestError:
+    return RequestError(
+        f"Invalid schema for function {tool.name!r}: {problem}.",
+        param=f"{path}.parameters",
+        code="invalid_function_parameters",
     )
 
 
@@ -191,7 +203,7 @@ CALL = ItemKind(
     next=FunctionCallOutput,
     shown=Shown(
         call=lambda item, view: Call(
-            kind="function", name=called_name(item, view), text=item.arguments
+            kind="function", name=called_name(item, view), text=json_arguments(item.arguments)
         )
     ),
     include={},

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ from antiphon.domain.vocabulary.kind import (
     Shown,
     ToolKind,
 )
-from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
+from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View, json_arguments
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, ItemSteps, ToolBuilder
 from antiphon.domain.vocabulary.tool import REDACTED, Tool, ToolSpec, qualified_name
 from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
@@ -44,6 +45,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 class McpListTools(Item, frozen=True, kw_only=True, tag="mcp_list_tools"):
     server_label: Text
     tools: Long[Json]
+    instructions: Text | None | UnsetType = UNSET
     error: Text | None | UnsetType = UNSET
 
 
@@ -201,7 +203,38 @@ def _make_request(
 
 
 def _shown_call(item: McpCall | McpApprovalRequest, view: View) -> Call:
-    return Call(kind="mcp", name=called_mcp_name(item, view.tools), text=item.arguments)
+    return Call(
+        kind="mcp", name=called_mcp_name(item, view.tools), text=json_arguments(item.arguments)
+    )
+
+
+def shorten_output(item: McpCall, max_chars: int) -> McpCall:
+    """Return the call with no more of its output, or of its error, than a model should be shown.
+
+    >>> call = McpCall(id="mcp_1", status="completed", server_label="s", name="f", arguments="{}")
+    >>> shorten_output(replace(call, output="a" * 40 + "b" * 40), 20).output
+    'aaaaaaaaaaaaaaa[… 60 more characters of this output are left out …]bbbbb'
+    """
+    if item.output is not None:
+        output = _shorten(item.output, max_chars)
+        return item if output is item.output else replace(item, output=output)
+    if item.error is None:
+        return item
+    text = msgspec.json.encode(item.error).decode()
+    if len(text) <= max_chars:
+        return item
+    kind = item.error.get("type") if isinstance(item.error, dict) else None
+    return replace(item, error={"type": kind, "content": _shorten(text, max_chars)})
+
+
+def _shorten(text: str, max_chars: int) -> str:
+    """Return the beginning of a text and, since errors stand there, its end."""
+    left_out = len(text) - max_chars
+    if left_out <= 0:
+        return text
+    tail = max_chars // 4
+    note = f"[… {left_out} more characters of this output are left out …]"
+    return text[: max_chars - tail] + note + text[len(text) - tail :]
 
 
 def _result(item: McpCall, _: View) -> Result:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta
 
 from antiphon.domain.bounds import MAX_MEMBERS, Text
-from antiphon.domain.kinds.custom import CustomTool, custom_spec, ignored_paths
+from antiphon.domain.kinds.custom import CustomTool, custom_spec
 from antiphon.domain.kinds.function import FunctionTool, function_spec
-from antiphon.domain.vocabulary.kind import Echo, Kind, ToolKind
-from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec
+from antiphon.domain.vocabulary.kind import AS_SENT, Kind, ToolKind
+from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec, is_called_directly
 
 
 class NamespaceTool(Tool, frozen=True, kw_only=True, tag="namespace"):
@@ -30,13 +29,8 @@ def _specs(tool: NamespaceTool, path: str) -> tuple[ToolSpec, ...]:
         if isinstance(inner, FunctionTool)
         else custom_spec(inner, f"{path}.tools[{position}]", tool.name)
         for position, inner in enumerate(tool.tools)
+        if is_called_directly(inner)
     )
-
-
-def _ignored_paths(tool: NamespaceTool, path: str) -> Iterator[str]:
-    for position, inner in enumerate(tool.tools):
-        if isinstance(inner, CustomTool):
-            yield from ignored_paths(inner, f"{path}.tools[{position}]")
 
 
 TOOL = ToolKind(
@@ -45,7 +39,7 @@ TOOL = ToolKind(
     server_specs=None,
     chosen=(),
     stand_in=None,
-    echo=Echo(ignored=_ignored_paths),
+    echo=AS_SENT,
 )
 
 KIND = Kind(name="namespace", items=(), tools=(TOOL,), calls=())

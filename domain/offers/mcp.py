@@ -9,7 +9,7 @@ replaced by one that allows any object.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -35,6 +35,9 @@ of whoever asks for it."""
 MAX_LISTED_TOOLS = 2000
 """Of one server. Models lose track of a tenth of it."""
 
+MAX_INSTRUCTIONS_CHARS = 4000
+"""Of what a server, or the request, tells models about the server's tools. The rest is cut off."""
+
 _LONG_RUN = re.compile(r"(?<![^\W\d])[^\W\d]{1024}|(?<![^\w\s])[^\w\s]{1024}|(?<!\s)\s{1024}")
 """A long run of letters, symbols or whitespace. Tokenizers take quadratic time on one, and no text
 written for people has one. The lookbehinds match only where a run begins, so the search is linear.
@@ -57,6 +60,16 @@ OUR_HEADERS = frozenset(
 
 TIMED_OUT, LOST, TOO_LARGE = -32001, -32000, -32002
 """JSON-RPC error codes that this server sets when the MCP server sends no answer of its own."""
+
+
+class Listing(Struct, frozen=True):
+    """The tools of a server, and its `instructions` for models that use them."""
+
+    tools: tuple[Json, ...] = ()
+    instructions: str = ""
+
+
+NO_LISTING = Listing()
 
 
 class McpServerPolicy(Struct, frozen=True, kw_only=True):
@@ -156,23 +169,50 @@ def _invalid_header(message: str, path: str) -> RequestError:
     return RequestError(message, param=f"{path}.headers", code="invalid_value")
 
 
-def tool_specs_of(server: McpTool, listed_tools: Sequence[Json]) -> tuple[ToolSpec, ...]:
-    """Return the specs of a server's tools that the request allows."""
-    valid_tools = islice(filter(_is_valid, listed_tools), MAX_LISTED_TOOLS)
+def tool_specs_of(server: McpTool, listing: Listing) -> tuple[ToolSpec, ...]:
+    """Return the specs of a server's tools that the request allows.
+
+    What is said of all of them stands in the description of the first one: every format and every
+    upstream shows that.
+    """
+    valid_tools = islice(filter(_is_valid, listing.tools), MAX_LISTED_TOOLS)
     tools_by_name = {tool["name"]: tool for tool in valid_tools}
-    return tuple(
+    specs = tuple(
         ToolSpec(
             name=model_name(server.server_label, name),
             kind="mcp_approval" if needs_approval(server, tool) else "mcp",
             approval_key=approval_key(server, tool) if needs_approval(server, tool) else None,
             description=_text_or_empty(tool.get("description")),
-            parameters=_schema_or_any_object(tool.get("input_schema")),
+            parameters=object_schema(tool.get("input_schema")),
             namespace=server.server_label,
             original_name=name,
         )
         for name, tool in tools_by_name.items()
         if is_allowed(server, tool)
     )
+    about = about_server(server, listing.instructions)
+    if not specs or not about:
+        return specs
+    description = "\n\n".join(filter(None, [specs[0].description, about]))
+    return (replace(specs[0], description=description), *specs[1:])
+
+
+def about_server(server: McpTool, instructions: str) -> str:
+    """Return what models read about all tools of a server, "" if nothing is known.
+
+    >>> server = McpTool(server_label="crm", server_description="Our customers.")
+    >>> print(about_server(server, "Call find before change."))
+    About all tools of crm: Our customers.
+    Call find before change.
+    """
+    texts = [_text_or_empty(server.server_description), instructions]
+    known = "\n".join(text for each in texts if (text := _bounded(each)))
+    return known and f"About all tools of {server.server_label[:MAX_NAME_CHARS]}: {known}"
+
+
+def _bounded(text: str) -> str:
+    text = text.strip()[:MAX_INSTRUCTIONS_CHARS]
+    return "" if _LONG_RUN.search(text) else text
 
 
 def _is_valid(tool: Json) -> bool:
@@ -239,10 +279,26 @@ def _text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _schema_or_any_object(value: Any) -> Json:
-    if not isinstance(value, dict) or value.get("type", "object") != "object":
+def object_schema(value: Any) -> Json:
+    """Return a tool's schema as one of an object; what cannot be one is one of any object.
+
+    >>> object_schema({"type": ["object", "null"], "properties": {"a": {}}})
+    {'type': 'object', 'properties': {'a': {}}}
+    >>> object_schema({"type": "string"}), object_schema(None) == object_schema(True) == ANY_OBJECT
+    ({'type': 'object', 'properties': {}}, True)
+    """
+    if not isinstance(value, dict):
         return ANY_OBJECT
-    return value
+    kinds = value.get("type") or "object"
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        return ANY_OBJECT
+    schema = {**value, "type": "object"}
+    if not isinstance(value.get("properties", {}), dict):
+        schema["properties"] = {}  # PHP writes an empty list
+    required = value.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        del schema["required"]
+    return schema
 
 
 def without_null_fields(tool: Json) -> Json:
@@ -254,19 +310,30 @@ def without_null_fields(tool: Json) -> Json:
     return {name: value for name, value in tool.items() if value is not None}
 
 
-def listed_tools(label: str, conversation: Sequence[i.Item]) -> tuple[Json, ...] | None:
-    """Return the tools that a server last listed, None if it must be asked (again)."""
+def last_listing(label: str, conversation: Sequence[i.Item]) -> Listing | None:
+    """Return what a server last listed, None if it must be asked (again)."""
     for item in reversed(conversation):
         if isinstance(item, i.McpListTools) and item.server_label == label:
-            return None if item.error else item.tools
+            return None if item.error else _listing_in(item)
     return None
 
 
-def listed_tools_by_label(items: Sequence[i.Item]) -> dict[str, tuple[Json, ...]]:
-    return {item.server_label: item.tools for item in items if isinstance(item, i.McpListTools)}
+def listings_by_label(items: Sequence[i.Item]) -> dict[str, Listing]:
+    return {
+        item.server_label: _listing_in(item) for item in items if isinstance(item, i.McpListTools)
+    }
+
+
+def _listing_in(item: i.McpListTools) -> Listing:
+    return Listing(item.tools, item.instructions if isinstance(item.instructions, str) else "")
 
 
 _APPROVAL_KEY = re.compile(r"x([0-9a-f]{32})\Z")
+
+
+def has_approval_key(request_id: str) -> bool:
+    """Return whether a server like this made the id: older ids may not be unique."""
+    return _APPROVAL_KEY.search(request_id) is not None
 
 
 def approval_key(server: McpTool, tool: Json) -> str:
@@ -281,11 +348,12 @@ def approval_key(server: McpTool, tool: Json) -> str:
     return sha256(msgspec.json.encode(bound, order="sorted")).hexdigest()[:32]
 
 
-class ApprovedCall(Struct, frozen=True, kw_only=True):
-    """A call that the client approved, with its tool's definition at that time, if known."""
+class AnsweredCall(Struct, frozen=True, kw_only=True):
+    """A call that the client approved or denied, with its tool's definition then, if known."""
 
     request: i.McpApprovalRequest
     definition: Json | None
+    is_approved: bool = True
 
     @property
     def key(self) -> str | None:
@@ -303,7 +371,7 @@ class ApprovedCall(Struct, frozen=True, kw_only=True):
 
         >>> request = i.McpApprovalRequest(id="mcpr_1", server_label="s", name="f", arguments="{}")
         >>> server, tool = McpTool(server_label="s"), {"name": "f", "description": "Reads."}
-        >>> call = ApprovedCall(request=request, definition=tool)
+        >>> call = AnsweredCall(request=request, definition=tool)
         >>> call.is_of_another_tool(server, [{**tool, "annotations": None}])
         False
         >>> call.is_of_another_tool(server, [{**tool, "description": "Sends it to evil.example"}])
@@ -342,29 +410,29 @@ def is_repeatable(tool: Json) -> bool:
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 
 
-def approved_calls(conversation: Sequence[i.Item]) -> list[ApprovedCall]:
-    """Return the calls that were approved and have not run yet.
+def answered_calls(conversation: Sequence[i.Item]) -> list[AnsweredCall]:
+    """Return the calls that were approved and have not run yet, and those that were denied.
 
-    An approval no longer counts once the model has written more, or its server has listed its tools
+    An answer no longer counts once the model has written more, or its server has listed its tools
     again: a client that replays a conversation must not run its calls again.
 
     Raises: RequestError for an approval without an approval request.
     """
-    requested: dict[object, ApprovedCall] = {}
+    requested: dict[object, AnsweredCall] = {}
     run_ids = {item.approval_request_id for item in conversation if isinstance(item, i.McpCall)}
-    approved: dict[str, ApprovedCall] = {}
+    answered: dict[str, AnsweredCall] = {}
     tools_by_label: dict[str, Sequence[Json]] = {}
     for item in conversation:
         if isinstance(item, i.McpListTools):
             tools_by_label[item.server_label] = item.tools
-            approved = {
+            answered = {
                 request_id: call
-                for request_id, call in approved.items()
+                for request_id, call in answered.items()
                 if call.request.server_label != item.server_label
             }
         elif isinstance(item, i.McpApprovalRequest):
             definition = tool_named(item.name, tools_by_label.get(item.server_label, ()))
-            requested[item.id] = ApprovedCall(request=item, definition=definition)
+            requested[item.id] = AnsweredCall(request=item, definition=definition)
         elif isinstance(item, i.McpApprovalResponse):
             call = requested.get(item.approval_request_id)
             if call is None:
@@ -373,11 +441,17 @@ def approved_calls(conversation: Sequence[i.Item]) -> list[ApprovedCall]:
                     param="input",
                     code="invalid_value",
                 )
-            if item.approve and item.approval_request_id not in run_ids:
-                approved[item.approval_request_id] = call
+            if item.approval_request_id not in run_ids:
+                answer = replace(call, is_approved=item.approve)
+                answered[item.approval_request_id] = answer
         elif _is_model_output(item):
-            approved.clear()
-    return list(approved.values())
+            answered.clear()
+    return list(answered.values())
+
+
+def ids_of(calls: Iterable[AnsweredCall]) -> list[str]:
+    """Return the ids of the requests, but only of those that this server made."""
+    return [str(call.request.id) for call in calls if call.key is not None]
 
 
 def _is_model_output(item: i.Item) -> bool:
@@ -395,6 +469,29 @@ def is_unreachable(error: Any) -> bool:
         return False
     is_lost = error.get("type") == "mcp_protocol_error" and error.get("code") in (TIMED_OUT, LOST)
     return is_lost or error.get("type") == "http_error"
+
+
+_OUR_CAUSES = {
+    TIMED_OUT: "it did not answer in time",
+    LOST: "the connection was lost",
+    TOO_LARGE: "its answer was too large",
+}
+
+
+def failure_cause(error: Any) -> str | None:
+    """Return why an MCP server did not answer a call, None if it did or was not asked.
+
+    For the log: without the server's own words, which may repeat what it was sent.
+
+    >>> failure_cause({"type": "http_error", "code": 503, "message": "…"})
+    'HTTP status 503'
+    """
+    match error:
+        case {"type": "http_error", "code": int(status)}:
+            return f"HTTP status {status}"
+        case {"type": "mcp_protocol_error", "code": int(code)}:
+            return _OUR_CAUSES.get(code, f"JSON-RPC error {code}")
+    return None
 
 
 def is_mcp_tool(spec: ToolSpec) -> bool:

@@ -23,6 +23,7 @@ from antiphon.domain.offers.tool_specs import (
     ignored_paths_in,
     specs_of,
 )
+from antiphon.domain.vocabulary.tool import is_called_directly
 
 PREVIOUS_RESPONSE_PATH = "previous_response_id"
 """The path of definitions that come from earlier requests."""
@@ -36,7 +37,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
     """A tool and the path where it was defined, in `tools` or, if `from_item`, in an item.
 
     If `is_server_run`, this server runs the tool itself or calls an MCP server for it.
-    `listed_tools` are those that the MCP server has listed so far. `original` is what the client
+    `listing` is what the MCP server has listed so far. `original` is what the client
     wrote, if `tool` replaces it (tool_substitutions.py).
     """
 
@@ -44,7 +45,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
     path: str
     from_item: bool = False
     is_server_run: bool = False
-    listed_tools: tuple[Json, ...] = ()
+    listing: mcp.Listing = mcp.NO_LISTING
     original: t.RequestTool | None = None
 
     @property
@@ -147,10 +148,10 @@ def mcp_servers_of(offer: Offer) -> list[t.McpTool]:
     return [tool for tool in tools if isinstance(tool, t.McpTool)]
 
 
-def with_listed_tools(offer: Offer, tools_by_label: Mapping[str, tuple[Json, ...]]) -> Offer:
+def with_listings(offer: Offer, listings: Mapping[str, mcp.Listing]) -> Offer:
     """Return the offer with the tools that MCP servers have listed, by server label."""
     definitions = [
-        replace(each, listed_tools=tools_by_label.get(str(_server_label(each)), each.listed_tools))
+        replace(each, listing=listings.get(str(_server_label(each)), each.listing))
         for each in offer.definitions
     ]
     return make_offer(definitions, offer.tool_choice)
@@ -184,8 +185,10 @@ def _overridden_web_searches(definitions: Sequence[ToolDefinition]) -> list[str]
 
 def _specs_of(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
+    if not is_called_directly(definition.original or tool):
+        return ()
     if isinstance(tool, t.McpTool):
-        return mcp.tool_specs_of(tool, definition.listed_tools)
+        return mcp.tool_specs_of(tool, definition.listing)
     specs = specs_of(tool, definition.path, is_server_run=definition.is_server_run)
     if definition.from_item:  # an item that defines a tool also loads it
         return tuple(replace(spec, deferred=False) for spec in specs)

@@ -45,7 +45,8 @@ def parse_tool_choice(
         return t.ToolChoice(mode="required", names=names) if names else t.ToolChoice()
     if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
         raise invalid_tool_choice(f"this server runs no tool of type {kind!r}")
-    raise invalid_tool_choice(f"unknown type {kind!r}")
+    types = ", ".join(sorted({"allowed_tools", *CHOSEN_KINDS}))
+    raise invalid_tool_choice(f"unknown type {kind!r}. Supported types are: {types}")
 
 
 def _parse_allowed_tools(

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.domain import tools as t
+from antiphon.domain.vocabulary.tool import is_called_directly
 
 MAX_RESULTS = 8
 NAME_WEIGHT = 3
@@ -70,7 +71,11 @@ def _deferred_tools(
         namespace = tool if isinstance(tool, t.NamespaceTool) else None
         inner_tools = namespace.tools if namespace else (tool,)
         for inner in inner_tools:
-            if isinstance(inner, t.FunctionTool | t.CustomTool) and inner.defer_loading is True:
+            if (
+                isinstance(inner, t.FunctionTool | t.CustomTool)
+                and inner.defer_loading is True
+                and is_called_directly(inner)
+            ):
                 yield namespace, inner
 
 

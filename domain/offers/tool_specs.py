@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from antiphon.domain import tools as t
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import TOOL_KINDS
 from antiphon.domain.kinds.custom import grammar_chars
 from antiphon.domain.vocabulary.item import type_of
+from antiphon.domain.vocabulary.tool import DIRECT, is_called_directly
 
 MAX_GRAMMAR_CHARS = 40_960
 """The maximum number of characters in all grammars of a request; parsing a million takes seconds.
 """
 
+WITHOUT_EFFECT: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "allowed_callers": ("allowed_callers", ((DIRECT,),)),
+    "async_": ("async", (False,)),
+    "output_schema": ("output_schema", ()),
+}
+"""The fields of tools that do nothing here: by attribute, the name in JSON, and the values that ask
+for what happens anyway."""
+
 
 def specs_of(tool: t.RequestTool, path: str, *, is_server_run: bool) -> tuple[t.ToolSpec, ...]:
-    """Return the specs of a tool, none if it is of an unknown type or only a server could run it
-    (docs/decisions/0018). Raises: RequestError."""
-    if isinstance(tool, t.UnknownTool):
+    """Return the specs of a tool, none if it is of an unknown type only a server could run it, or
+    only programs may call it (docs/decisions/0018). Raises: RequestError."""
+    if isinstance(tool, t.UnknownTool) or not is_called_directly(tool):
         return ()
     kind = TOOL_KINDS[type_of(type(tool))]
     specs = (is_server_run and kind.server_specs) or kind.client_specs
@@ -38,6 +49,16 @@ def ignored_paths_in(tool: t.RequestTool, path: str) -> Iterator[str]:
     """Yield the paths of fields without effect."""
     if isinstance(tool, t.UnknownTool):
         return
+    for attribute, (name, harmless) in WITHOUT_EFFECT.items():
+        if getattr(tool, attribute, None) not in (None, UNSET, *harmless):
+            yield f"{path}.{name}"
+    if isinstance(tool, t.NamespaceTool):
+        for position, inner in enumerate(tool.tools):
+            inner_path = f"{path}.tools[{position}]"
+            if is_called_directly(inner):
+                yield from ignored_paths_in(inner, inner_path)
+            else:
+                yield inner_path
     if (ignored := TOOL_KINDS[type_of(type(tool))].echo.ignored) is not None:
         yield from ignored(tool, path)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.json_schema import find_schema_problem
 from antiphon.domain.requests.request import CreateResponse, JsonSchemaFormat
 
 Check = Callable[[CreateResponse], RequestError | None]
@@ -20,6 +21,21 @@ EXCLUSIVE_FIELDS = (
     ("conversation", "previous_input_messages"),
 )
 """Pairs of fields of which a request may have one, in the order in which they are checked."""
+
+CONVERSATION_FIELDS = (
+    "input",
+    "instructions",
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "previous_input_messages",
+    "tools",
+    "tool_choice",
+    "reasoning",
+    "text",
+    "context_management",
+)
+"""What a request cannot have beside `raw_prompt`: all of it is written by a model's template."""
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
@@ -72,6 +88,7 @@ def _check_input_exists(request: CreateResponse) -> RequestError | None:
         request.conversation,
         request.prompt,
         request.previous_input_messages,
+        request.raw_prompt,
     )
     if sources.count(None) < len(sources):
         return None
@@ -82,12 +99,16 @@ def _check_exclusive(request: CreateResponse) -> RequestError | None:
     for first, second in EXCLUSIVE_FIELDS:
         if getattr(request, first) is None or getattr(request, second) is None:
             continue
-        return RequestError(
-            f"Mutually exclusive parameters: {first!r} and {second!r}. Send only one of them.",
-            param=second,
-            code="mutually_exclusive_parameters",
-        )
+        return _excluded(first, second)
     return None
+
+
+def _excluded(first: str, second: str) -> RequestError:
+    return RequestError(
+        f"Mutually exclusive parameters: {first!r} and {second!r}. Send only one of them.",
+        param=second,
+        code="mutually_exclusive_parameters",
+    )
 
 
 def _check_background(request: CreateResponse) -> RequestError | None:
@@ -127,15 +148,46 @@ def _check_structured_outputs(request: CreateResponse) -> RequestError | None:
 
 
 def _check_schema(request: CreateResponse) -> RequestError | None:
+    outputs = request.structured_outputs
+    schema = outputs.json if outputs is not None else None
+    if isinstance(schema, dict) and (problem := find_schema_problem(schema)):
+        return _invalid_schema("structured_outputs.json", f"Invalid schema: {problem}.")
     text_format = request.text.format if request.text else None
     if not isinstance(text_format, JsonSchemaFormat):
         return None
+    what = f"Invalid schema for response_format {text_format.name!r}"
     kind = text_format.schema.get("type")
     if text_format.strict and kind is not None and kind != "object":
+        return _invalid_schema("text.format.schema", f"{what}: its type must be 'object'.")
+    if problem := find_schema_problem(text_format.schema, is_strict=text_format.strict is True):
+        return _invalid_schema("text.format.schema", f"{what}: {problem}.")
+    return None
+
+
+def _invalid_schema(param: str, message: str) -> RequestError:
+    return RequestError(message, param=param, code="invalid_json_schema")
+
+
+def _check_raw_prompt(request: CreateResponse) -> RequestError | None:
+    raw = request.raw_prompt
+    if raw is None:
+        return None
+    if (raw.text is None) == (raw.tokens is None):
         return RequestError(
-            f"Invalid schema for response_format {text_format.name!r}: its type must be 'object'.",
-            param="text.format.schema",
-            code="invalid_json_schema",
+            "'raw_prompt' needs either 'text' or 'tokens'.",
+            param="raw_prompt",
+            code="invalid_value",
+        )
+    if not raw.text and not raw.tokens:
+        return RequestError("The prompt is empty.", param="raw_prompt", code="invalid_value")
+    for name in CONVERSATION_FIELDS:
+        if getattr(request, name) is not None:
+            return _excluded("raw_prompt", name)
+    if request.store is not False:  # nothing could go on from it
+        return RequestError(
+            "'raw_prompt' can only be used when 'store' is false.",
+            param="raw_prompt",
+            code="invalid_value",
         )
     return None
 
@@ -149,6 +201,7 @@ RULES: Sequence[Check] = (
     _check_model,
     *CONVERSATION_RULES,
     _check_input_exists,
+    _check_raw_prompt,
     _check_background,
 )
 """The rules in the order in which they are checked."""

@@ -9,6 +9,7 @@ from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.offers.offer import Offer, ToolDefinition
 from antiphon.domain.requests.request import IGNORED_FIELDS, CreateResponse
+from antiphon.domain.vocabulary.tool import is_called_directly
 
 NOTHING_OFFERED = Offer()
 
@@ -28,7 +29,8 @@ def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
         for path, (names, harmless) in _IGNORED.items()
         if getattr(request, names[0]) not in harmless and _value(request, names) not in harmless
     ]
-    return (*offered.ignored, *fields)
+    more = range(1, len(request.context_management or ()))  # only the first entry counts
+    return (*offered.ignored, *fields, *(f"context_management[{index}]" for index in more))
 
 
 def refuse_ignored(paths: Sequence[str], offered: Offer = NOTHING_OFFERED) -> None:
@@ -51,10 +53,10 @@ def _reason(path: str, offered: Offer) -> str:
 
 def _why_not(definition: ToolDefinition) -> str:
     tool = definition.original or definition.tool
-    if isinstance(tool, t.UnknownTool):
-        return f"this server does not know the tool type {str(tool.raw.get('type'))[:64]!r}"
+    if not is_called_directly(tool):
+        return "only programs may call it (allowed_callers), and this server does not run programs"
     if isinstance(tool, t.McpTool) and not definition.is_server_run:
-        return f"this server knows no tool server labelled {tool.server_label[:64]!r}"
+        return f"this server cannot call the MCP server labelled {tool.server_label[:64]!r}"
     if definition.is_server_run:
         return "a later definition of the same tool holds in its place"
     return f"this server does not run the tool {tool.__struct_config__.tag!r}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Many, Name, Text
+from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Long, Many, Name, StopString, Text, TokenId
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import ITEM_KINDS
 from antiphon.domain.vocabulary.text_formats import AnyFormat as AnyFormat
@@ -30,6 +30,8 @@ MetadataValue = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[Key, MetadataValue], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-1000, le=1000)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+Verbosity = Literal["low", "medium", "high"]
 
 _INCLUDABLE = (
     *(value for kind in ITEM_KINDS.values() for value in kind.include),
@@ -49,7 +51,7 @@ else:
 
 class TextParams(Struct, frozen=True, kw_only=True):
     format: AnyFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class ReasoningParams(Struct, frozen=True, kw_only=True):
@@ -102,6 +104,19 @@ class PromptParam(Struct, frozen=True, kw_only=True):
     variables: Annotated[dict[Name, Raw], Meta(max_length=MAX_MEMBERS)] | None = None
 
 
+class RawPrompt(Struct, frozen=True, kw_only=True):
+    """A text, or its tokens, from which the model goes on as it is, without a conversation.
+
+    `echo`: the answer begins with it; `echo_only`: the answer is that alone, with the log
+    probabilities that the model gives it.
+    """
+
+    text: Text | None = None
+    tokens: Long[TokenId] | None = None
+    echo: bool = False
+    echo_only: bool = False
+
+
 class ConversationParam(Struct, frozen=True, kw_only=True):
     id: Id
 
@@ -142,33 +157,16 @@ class NewContainerFile(Struct, frozen=True, kw_only=True):
     file_id: Id
 
 
-class CreateResponse(Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/responses`."""
+class SharedFields(Struct, frozen=True, kw_only=True):
+    """The fields that mean the same in every API that this server speaks: some of OpenAI, and
+    vLLM's extensions (docs/reference/api.md#sampling-and-engine-fields)."""
 
     model: Name | None = None
-    input: Annotated[str, Meta(max_length=10_485_760)] | Many[Raw] | None = None
-    instructions: Text | None = None
-    previous_response_id: Id | None = None
-    conversation: Id | ConversationParam | None = None
     store: bool | None = None
-    background: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    include: Many[INCLUDABLE] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None
-    max_tool_calls: Positive | None = None
     parallel_tool_calls: bool | None = None
-    tools: Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Name | Json | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    text: TextParams | None = None
-    reasoning: ReasoningParams | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    context_management: (
-        Annotated[tuple[ContextManagement, ...], Meta(min_length=1, max_length=16)] | None
-    ) = None
     metadata: Metadata | None = None
     service_tier: (
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
@@ -178,20 +176,13 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: Name | None = None
-    prompt: PromptParam | None = None
     moderation: Json | None = None
-    access_programs: Json | None = None
-    image: Json | None = None
-    generate: bool | None = None  # see docs/reference/api.md#warm-up
-    # vLLM's extensions (docs/reference/api.md#sampling-and-engine-fields)
     request_id: Id | None = None
     session_id: Id | None = None
     priority: Int | None = None
     cache_salt: (
         Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None
     ) = None
-    enable_response_messages: bool | None = None
-    previous_input_messages: Many[Json] | None = None
     include_reasoning: bool | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -199,7 +190,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     seed: Int | None = None
-    stop: Name | Annotated[tuple[Name, ...], Meta(max_length=64)] | None = None
+    stop: StopString | Annotated[tuple[StopString, ...], Meta(max_length=64)] | None = None
     stop_token_ids: Annotated[tuple[Int, ...], Meta(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -213,6 +204,40 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     ec_transfer_params: Json | None = None
     vllm_xargs: Json | None = None
     watermarking: bool | None = None
+
+    def shared(self) -> dict[str, Any]:
+        """Return the values of these fields alone, by their names."""
+        return {name: getattr(self, name) for name in SharedFields.__struct_fields__}
+
+
+class CreateResponse(SharedFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/responses`."""
+
+    input: Annotated[str, Meta(max_length=10_485_760)] | Many[Raw] | None = None
+    instructions: Text | None = None
+    previous_response_id: Id | None = None
+    conversation: Id | ConversationParam | None = None
+    background: bool | None = None
+    stream_options: StreamOptions | None = None
+    include: Many[INCLUDABLE] | None = None
+    max_output_tokens: Positive | None = None
+    max_tool_calls: Positive | None = None
+    tools: Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Name | Json | None = None
+    top_logprobs: TopLogprobs | None = None
+    text: TextParams | None = None
+    reasoning: ReasoningParams | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: (
+        Annotated[tuple[ContextManagement, ...], Meta(min_length=1, max_length=16)] | None
+    ) = None
+    prompt: PromptParam | None = None
+    access_programs: Json | None = None
+    image: Json | None = None
+    generate: bool | None = None  # see docs/reference/api.md#warm-up
+    enable_response_messages: bool | None = None
+    previous_input_messages: Many[Json] | None = None
+    raw_prompt: RawPrompt | None = None
 
     @property
     def is_prewarm(self) -> bool:

@@ -11,6 +11,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from antiphon.domain.vocabulary.repairs import Repair
+
 CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
 """`refused`: this server did not run the call. `canceled`: the response ended before it did."""
 
@@ -48,9 +50,13 @@ class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn, from `started_at` (its prompt is made) to `ended_at` (its tool calls have ended).
 
     `admitted_at`: the engine took it. `first_token_at` and `last_token_at` are of the model's
-    output, `first_text_at` of the text that a client sees. Without output, they are None. `model`
-    is the one that ran it, `engine` the server that did, if there are several. `attempts` counts
-    the models that were tried. `is_repaired`: the parser had to repair what the model wrote.
+    output, `first_text_at` of the text that a client sees. Without output, they are None. Where
+    nobody follows, an engine may hand over all tokens at once: then `first_text_at` is unknown, and
+    `first_token_at` if the engine does not say. `model` is the one that ran it, `engine` the server
+    that did, if there are several. `attempts` counts the models that were tried. `is_repaired`: the
+    parser had to repair what the model wrote; `repairs` names what.
+    `unmarked_calls` counts the calls that it wrote as JSON in its text, without its markers.
+    `fittings` names what was changed in the conversation so that the model's template takes it.
     `resumed_tokens` of the output were written on a server that is gone; this one went on with it.
     `reason` says why it ended; "" if it failed or was cancelled.
     """
@@ -73,6 +79,9 @@ class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_per_second: float | None = None
     attempts: int = 1
     is_repaired: bool = False
+    repairs: tuple[Repair, ...] = ()
+    unmarked_calls: int = 0
+    fittings: tuple[str, ...] = ()
     resumed_tokens: int = 0
     tool_calls: tuple[ToolCallMetrics, ...] = ()
 

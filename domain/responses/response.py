@@ -13,6 +13,7 @@ from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
 from antiphon.domain.requests.request import PromptParam
 from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.preview import ResponsePreview
 from antiphon.domain.responses.usage import TurnTokens, Usage
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -70,8 +71,9 @@ class Response(Struct, frozen=True, kw_only=True):
 
     `tools` are echoed with their defaults filled in; a tool of unknown type is echoed unchanged.
     `usage_per_turn` is this server's own field: it is set if the model had several turns or the
-    client requested messages. So is `metrics`: stores keep it, and clients see it if they `include`
-    it.
+    client requested messages. So are `metrics` and `preview`: stores keep them, and clients see
+    them if they `include` metrics. So is `stop_string`: it is set if one of the request's ended the
+    last turn.
     """
 
     id: str
@@ -115,7 +117,9 @@ class Response(Struct, frozen=True, kw_only=True):
     request_id: str | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
+    stop_string: str | UnsetType = UNSET
     metrics: ResponseMetrics | UnsetType = UNSET
+    preview: ResponsePreview | UnsetType = UNSET
 
     @property
     def keeps_items(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.domain.responses.metrics import ResponseMetrics
+from antiphon.domain.responses.preview import ResponsePreview
 from antiphon.domain.responses.response import ConversationRef, Failure, IncompleteDetails
 from antiphon.domain.responses.usage import Usage
 
@@ -31,6 +32,16 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     metadata: dict[str, str] = {}
     metrics: ResponseMetrics | UnsetType = UNSET
+    preview: ResponsePreview | UnsetType = UNSET
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether its client has to approve or deny a call."""
+        return (
+            self.status == "completed"
+            and self.preview is not UNSET
+            and self.preview.awaits_approval
+        )
 
 
 _decode_summary = msgspec.json.Decoder(ResponseSummary).decode
@@ -63,6 +74,7 @@ class ResponseFilter(Struct, frozen=True, kw_only=True):
     created_after: float | None = None
     created_before: float | None = None
     metadata: Mapping[str, str] = {}
+    awaits_approval: bool | None = None
 
     def matches(self, response: ResponseSummary) -> bool:
         """Return whether the list has this response."""
@@ -77,6 +89,7 @@ class ResponseFilter(Struct, frozen=True, kw_only=True):
             and (self.key is None or self.key in _keys_of(response))
             and (self.error is None or self.error in _errors_of(response))
             and (self.tool is None or self.tool in _tools_of(response))
+            and self.awaits_approval in (None, response.awaits_approval)
             and self.metadata.items() <= response.metadata.items()
         )
 

@@ -89,6 +89,7 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: tuple[ToolSpec, ...] = ()
     choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
+    unmarked_calls: int = 0
     upstream_request: Json | None = None
     steps: tuple[TracedStep, ...] = ()
     batches: tuple[TracedBatch, ...] = ()

@@ -6,12 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr, replace
+
+from antiphon.domain.bounds import MAX_COUNT
 
 
 class TurnUsage(Struct, frozen=True, kw_only=True):
     """The tokens of one engine run; all zero for a turn that called no model.
 
     `tool_output` counts the input tokens that tools added since the previous turn.
+
+    Engines and models of every kind fill it in, and limits and metrics count it. So a number that
+    cannot be true becomes the nearest one that can: none is negative or beyond `MAX_COUNT`, and no
+    part is larger than its whole.
+
+    >>> TurnUsage(input=2**63, cached=-1, output=3, reasoning=4)
+    TurnUsage(input=2147483648, cached=0, output=3, reasoning=3, tool_output=0)
     """
 
     input: int = 0
@@ -19,6 +29,27 @@ class TurnUsage(Struct, frozen=True, kw_only=True):
     output: int = 0
     reasoning: int = 0
     tool_output: int = 0
+
+    def __post_init__(self) -> None:
+        if not (
+            0 <= self.cached <= self.input <= MAX_COUNT
+            and 0 <= self.reasoning <= self.output <= MAX_COUNT
+            and 0 <= self.tool_output <= self.input
+        ):
+            self._clamp()
+
+    def _clamp(self) -> None:
+        force_setattr(self, "input", min(max(0, self.input), MAX_COUNT))
+        force_setattr(self, "output", min(max(0, self.output), MAX_COUNT))
+        force_setattr(self, "cached", min(max(0, self.cached), self.input))
+        force_setattr(self, "reasoning", min(max(0, self.reasoning), self.output))
+        force_setattr(self, "tool_output", min(max(0, self.tool_output), self.input))
+
+    def at_most(self, tokens: int) -> TurnUsage:
+        """Return it with no number above `tokens`."""
+        if self.input <= tokens and self.output <= tokens:
+            return self
+        return replace(self, input=min(self.input, tokens), output=min(self.output, tokens))
 
 
 class InputTokensDetails(Struct, frozen=True, kw_only=True):

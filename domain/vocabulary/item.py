@@ -9,7 +9,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.domain.bounds import Long, Text
 from antiphon.domain.content import OutputPart
 
-CallId = Annotated[str, Meta(min_length=1, max_length=64)]
+MAX_CALL_ID_CHARS = 256
+"""The ids of calls are the clients', and gateways make long ones."""
+
+CallId = Annotated[str, Meta(min_length=1, max_length=MAX_CALL_ID_CHARS)]
 OptionalId = Text | None | UnsetType
 Output = Text | Long[OutputPart]
 

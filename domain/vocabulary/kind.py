@@ -73,10 +73,12 @@ class IncludableField(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """How a model is shown an item: as a call of a tool, as a result, or as both."""
+    """How a model is shown an item: as a call of a tool, as a result, as both, or as a text that a
+    user says."""
 
     call: Callable[[Any, View], Call] | None = None
     result: Callable[[Any, View], Result] | None = None
+    text: Callable[[Any], str] | None = None
 
 
 NOT_SHOWN = Shown()

@@ -13,6 +13,9 @@ from antiphon.domain.json import Json
 from antiphon.domain.vocabulary.item import Item
 from antiphon.domain.vocabulary.tool import ToolSpec
 
+NO_ARGUMENTS = "{}"
+"""Clients and templates read arguments as JSON, so those of a call without any are an object."""
+
 
 class Call(Struct, frozen=True, kw_only=True):
     """A call of the tool `name`, whose kind is `kind`.
@@ -64,6 +67,15 @@ class View(Struct, frozen=True, kw_only=True):
 def name_of_kind(kind: str, tools: Iterable[ToolSpec]) -> str:
     """Return the name that the model writes for the tool of this kind, offered or not."""
     return next((tool.name for tool in tools if tool.kind == kind), kind)
+
+
+def json_arguments(text: str) -> str:
+    """Return the JSON arguments of a call; one without arguments has an empty object.
+
+    >>> json_arguments(""), json_arguments('{"a": 1}')
+    ('{}', '{"a": 1}')
+    """
+    return text if text and not text.isspace() else NO_ARGUMENTS
 
 
 def to_json_text(arguments: Any) -> str:

@@ -17,7 +17,10 @@ Place = dict[str, Any]
 
 
 class TextCall(Struct, frozen=True, kw_only=True):
-    """A kind of call: its item, and the field and the events of its text."""
+    """A kind of call: its item, and the field and the events of its text.
+
+    `no_text` is the text of a complete call for which the model wrote none.
+    """
 
     kind: str
     prefix: str
@@ -25,6 +28,7 @@ class TextCall(Struct, frozen=True, kw_only=True):
     text_field: str
     delta_event: type[Any]
     done_event: Callable[[Place, str, str], Event]
+    no_text: str = ""
 
     def open(self, start: d.CallStart, context: BuilderContext) -> TextCallBuilder:
         """Return the builder of a call that starts."""
@@ -48,7 +52,7 @@ class TextCall(Struct, frozen=True, kw_only=True):
 
 
 class TextCallBuilder:
-    """Builds a call; one without arguments closes like any other, with empty text."""
+    """Builds a call; one without arguments closes like any other."""
 
     def __init__(self, kind: TextCall, start: d.CallStart, context: BuilderContext) -> None:
         self._kind = kind
@@ -76,9 +80,14 @@ class TextCallBuilder:
 
     def close(self, status: str) -> Sequence[Event]:
         text = "".join(self._text)
+        added: Sequence[Event] = ()
+        if status == "completed" and self._kind.no_text and not text.strip():
+            added = self.add(d.ArgumentsDelta(self._kind.no_text))
+            text += self._kind.no_text
         self.item = self._build(status, text)
         place: Place = {"item_id": self._id, "output_index": self._index}
         return (
+            *added,
             self._kind.done_event(place, self._start.name, text),
             self._context.done(self.item),
         )

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from antiphon.domain.bounds import Text
 from antiphon.domain.json import Json
 
+FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -26,7 +27,7 @@ class JsonObjectFormat(TextFormat, frozen=True, kw_only=True, tag="json_object")
 
 
 class JsonSchemaFormat(TextFormat, frozen=True, kw_only=True, tag="json_schema"):
-    name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
+    name: FormatName
     description: Text | None = None
     schema: Json
     strict: bool | None = None

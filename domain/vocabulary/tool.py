@@ -17,6 +17,17 @@ class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base class of all tools."""
 
 
+DIRECT = "direct"
+"""The caller in `allowed_callers` that is the model itself, and not a program that it wrote."""
+
+
+def is_called_directly(tool: object) -> bool:
+    """Return whether the model itself may call a tool. If not, only programs may, and this server
+    does not run those."""
+    callers = getattr(tool, "allowed_callers", None)
+    return not isinstance(callers, tuple) or DIRECT in callers
+
+
 REDACTED = "<redacted>"
 """Stands for the value of a secret."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from antiphon.domain import items as i
-from antiphon.domain.content import ReasoningText
+from antiphon.domain.content import ComputerScreenshot, ReasoningText
 from antiphon.domain.errors import RequestError
 from antiphon.domain.history.conversation import (
     check_call_output_pairs,
     droppable_groups,
     items_for_model,
+    pair_outputs_with_calls,
 )
 
 
@@ -47,6 +48,68 @@ def test_a_call_without_an_output_is_refused() -> None:
 
 def test_the_order_of_outputs_does_not_matter() -> None:
     check_call_output_pairs([output("call_b"), call("call_a"), call("call_b"), output("call_a")])
+
+
+@pytest.mark.parametrize(
+    ("conversation", "pairs"),
+    [
+        # an id used again
+        ([call("c"), output("c"), call("c"), output("c")], {1: 0, 3: 2}),
+        # the nearest call first
+        ([call("c"), call("c"), output("c"), output("c")], {2: 1, 3: 0}),
+        # a further output of an answered call
+        ([call("c"), output("c"), output("c")], {1: 0, 2: 0}),
+        ([call("c"), output("c"), output("c"), call("c"), output("c")], {1: 0, 2: 0, 4: 3}),
+        # outputs before their calls
+        ([output("c"), output("c"), call("c"), call("c")], {0: 2, 1: 3}),
+        ([output("c"), output("c"), call("c")], {0: 2, 1: 2}),
+        ([output("c"), call("c"), call("d"), output("d")], {0: 1, 3: 2}),
+        # no call at all
+        ([output("c"), call("d")], {}),
+    ],
+)
+def test_an_output_belongs_to_the_nearest_earlier_unanswered_call_with_its_id(
+    conversation: list[i.AnyItem], pairs: dict[int, int]
+) -> None:
+    assert pair_outputs_with_calls(conversation) == pairs
+
+
+CALLS_AND_OUTPUTS: list[tuple[i.AnyItem, i.AnyItem]] = [
+    (call("c"), output("c")),
+    (
+        i.CustomToolCall(call_id="c", name="p", input=""),
+        i.CustomToolCallOutput(call_id="c", output=""),
+    ),
+    (i.ShellCall(call_id="c", action={}), i.ShellCallOutput(call_id="c", output=())),
+    (i.LocalShellCall(id="l", call_id="c", action={}), i.LocalShellCallOutput(id="c", output="")),
+    (i.ComputerCall(call_id="c"), i.ComputerCallOutput(call_id="c", output=ComputerScreenshot())),
+    (
+        i.ApplyPatchCall(call_id="c", operation={}),
+        i.ApplyPatchCallOutput(call_id="c", status="completed"),
+    ),
+    (i.ToolSearchCall(call_id="c", arguments={}), i.ToolSearchOutput(call_id="c", tools=())),
+]
+
+
+@pytest.mark.parametrize("first", CALLS_AND_OUTPUTS)
+@pytest.mark.parametrize("second", CALLS_AND_OUTPUTS)
+def test_a_second_call_with_the_id_of_an_answered_one_needs_an_output_of_its_own(
+    first: tuple[i.AnyItem, i.AnyItem], second: tuple[i.AnyItem, i.AnyItem]
+) -> None:
+    check_call_output_pairs([*first, *second])
+    with pytest.raises(RequestError, match=r"No tool output found .* c\."):
+        check_call_output_pairs([*first, second[0]])
+
+
+def test_a_partial_call_is_not_shown_if_only_an_earlier_call_with_its_id_has_an_output() -> None:
+    conversation = [call("c"), output("c"), call("c", "incomplete"), user("go on")]
+    check_call_output_pairs(conversation)
+    assert items_for_model(conversation) == [*conversation[:2], conversation[3]]
+
+
+def test_calls_with_the_same_id_are_dropped_one_by_one() -> None:
+    conversation = [call("c"), output("c"), call("c"), output("c"), user("newest")]
+    assert droppable_groups(conversation) == [frozenset({0, 1}), frozenset({2, 3})]
 
 
 def test_a_partial_call_needs_no_output_and_is_not_shown() -> None:
@@ -133,10 +196,20 @@ def test_a_call_is_dropped_together_with_its_output() -> None:
         user("newest"),
     ]
     assert droppable_groups(conversation) == [
-        frozenset({1}),
         frozenset({2, 4}),
+        frozenset({1}),
         frozenset({3}),
     ]
+
+
+def test_a_question_is_dropped_with_its_answer_after_the_calls_that_led_to_it() -> None:
+    conversation = [user("q"), call("c"), output("c"), assistant("a"), user("newest")]
+    assert droppable_groups(conversation) == [frozenset({1, 2}), frozenset({0, 3})]
+
+
+def test_the_question_of_a_tool_loop_is_never_dropped() -> None:
+    loop = [assistant("I look."), call("c"), output("c"), call("d"), output("d")]
+    assert droppable_groups([user("q"), *loop]) == [frozenset({1}), frozenset({2, 3})]
 
 
 def test_the_newest_item_is_never_dropped() -> None:

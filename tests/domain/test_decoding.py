@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.history.conversation import check_input, entries, entry, to_resource
 from antiphon.domain.requests.decoding import decode_item, decode_request, decode_tool
-from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.requests.request import CreateResponse, Effort
 from antiphon.domain.tools import TOOL_TYPES, FunctionTool, UnknownTool
 
 
@@ -39,7 +39,7 @@ def error_of(**fields: Any) -> RequestError:
         ("temperature", True, "temperature", "invalid_type"),
         ("temperature", -1, "temperature", "decimal_below_min_value"),
         ("top_p", 1.5, "top_p", "decimal_above_max_value"),
-        ("max_output_tokens", 1, "max_output_tokens", "integer_below_min_value"),
+        ("max_output_tokens", 0, "max_output_tokens", "integer_below_min_value"),
         ("max_output_tokens", 2**70, "max_output_tokens", "integer_above_max_value"),
         ("top_logprobs", 21, "top_logprobs", "integer_above_max_value"),
         ("input", 5, "input", "invalid_type"),
@@ -47,9 +47,9 @@ def error_of(**fields: Any) -> RequestError:
         ("tools", [5], "tools[0]", "invalid_type"),
         ("tools", [{"type": "function"}], "tools[0].name", "missing_required_parameter"),
         ("tools", [{"name": "f"}], "tools[0].type", "missing_required_parameter"),
-        ("metadata", {"k": 5}, "metadata", "invalid_type"),
-        ("metadata", {"k" * 65: "v"}, "metadata", "string_above_max_length"),
-        ("metadata", {"k": "v" * 513}, "metadata", "string_above_max_length"),
+        ("metadata", {"j": "v", "k": 5}, "metadata.k", "invalid_type"),
+        ("metadata", {"j": "v", "k" * 65: "v"}, "metadata." + "k" * 65, "string_above_max_length"),
+        ("metadata", {"k": "v" * 513}, "metadata.k", "string_above_max_length"),
         (
             "metadata",
             {str(n): "v" for n in range(17)},
@@ -89,7 +89,7 @@ def test_the_error_of_an_invalid_field_has_its_path_and_a_code(
 ) -> None:
     error = error_of(**{field: value})
     assert (error.param, error.code) == (param, code)
-    assert len(error.message) < 600
+    assert len(error.message) < 1000
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,26 @@ def test_the_error_of_an_invalid_field_has_its_path_and_a_code(
 def test_a_body_that_is_not_a_valid_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError):
         decode_request(body)
+
+
+@pytest.mark.parametrize("before", ["", "\\ud83d\\ude00", "\\\\", "\\n", "ü"])
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDBFF", "\\udc00", "\\uDfFf"])
+@pytest.mark.parametrize("after", ["", "x", "\\n", "\\ud83d\\ude00", "and a good deal more"])
+def test_half_of_a_surrogate_pair_is_named_with_its_place(
+    before: str, half: str, after: str
+) -> None:
+    start = f'{{"input":"{before}'.encode()
+    for end in ('"}', '","unknown":[{"a":"b"}]}'):
+        with pytest.raises(RequestError) as refused:
+            decode_request(start + f"{half}{after}{end}".encode())
+        assert f"('{half}' is half of a surrogate pair" in refused.value.message
+        assert f"(byte {len(start)})" in refused.value.message
+
+
+@pytest.mark.parametrize("end", ["\\ud83d", "\\ud83d\\", "\\ud83d\\u", "\\ud83d\\ude0", "\\ud8"])
+def test_a_body_that_is_cut_off_within_a_pair_is_cut_off(end: str) -> None:
+    with pytest.raises(RequestError, match="truncated"):
+        decode_request(f'{{"input":"{end}'.encode())
 
 
 def test_a_surrogate_pair_is_a_character() -> None:
@@ -222,3 +242,87 @@ def test_no_field_value_raises_anything_but_a_request_error_with_its_param(
             decode_tool(raw, f"tools[{position}]")
     except RequestError as error:
         assert error.param is None or error.param.split(".")[0].split("[")[0] in fields
+
+
+def wrong_choices() -> list[tuple[dict[str, Any], str, tuple[str, ...]]]:
+    def item(**fields: Any) -> dict[str, Any]:
+        return {"input": [fields]}
+
+    fields = msgspec.inspect.type_info(CreateResponse).fields  # type: ignore[attr-defined]
+    top_level = [
+        ({field.name: "bogus"}, field.name, each.values)
+        for field in fields
+        if isinstance(field.type, msgspec.inspect.UnionType)
+        for each in field.type.types
+        if isinstance(each, msgspec.inspect.LiteralType)
+    ]
+    image = {"type": "input_image", "image_url": "https://x/y", "detail": "bogus"}
+    return [
+        *top_level,
+        ({"reasoning": {"effort": "bogus"}}, "reasoning.effort", get_args(Effort)),
+        ({"reasoning": {"summary": "bogus"}}, "reasoning.summary", ("auto", "concise", "detailed")),
+        ({"text": {"verbosity": "bogus"}}, "text.verbosity", ("low", "medium", "high")),
+        (
+            {"text": {"format": {"type": "bogus"}}},
+            "text.format.type",
+            ("json_object", "json_schema", "text"),
+        ),
+        ({"include": ["bogus"]}, "include[0]", ("metrics", "reasoning.encrypted_content")),
+        (
+            item(role="bogus", content="x"),
+            "input[0].role",
+            ("assistant", "developer", "system", "user"),
+        ),
+        (
+            item(role="assistant", content="x", phase="bogus"),
+            "input[0].phase",
+            ("commentary", "final_answer"),
+        ),
+        (
+            item(role="user", content=[image]),
+            "input[0].content[0].detail",
+            ("auto", "high", "low", "original"),
+        ),
+        (
+            item(role="user", content=[{"type": "bogus"}]),
+            "input[0].content[0].type",
+            ("input_image", "input_text", "output_text"),
+        ),
+        (item(type="bogus"), "input[0].type", ("function_call", "message")),
+        (
+            {"tools": [{"type": "web_search", "search_context_size": "bogus"}]},
+            "tools[0].search_context_size",
+            ("low", "medium", "high"),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("fields", "param", "values"), wrong_choices())
+def test_an_error_about_a_wrong_choice_lists_what_is_allowed(
+    fields: dict[str, Any], param: str, values: tuple[str, ...]
+) -> None:
+    error = error_of(**fields)
+    assert (error.param, error.code) == (param, "invalid_value")
+    assert "bogus" in error.message
+    for value in values:
+        assert str(value) in error.message
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["x", ""]])
+def test_an_empty_stop_string_is_refused(stop: Any) -> None:
+    error = error_of(stop=stop)
+    assert str(error.param).startswith("stop")
+    assert error.code == "string_below_min_length"
+
+
+@pytest.mark.parametrize("size", [65, 256])
+def test_the_ids_of_calls_may_be_long(size: int) -> None:
+    call = {"type": "function_call", "call_id": "c" * size, "name": "f", "arguments": ""}
+    assert isinstance(decode_item(json.dumps(call).encode(), "input[0]"), i.FunctionCall)
+
+
+def test_the_ids_of_calls_have_a_bound() -> None:
+    call = {"type": "function_call", "call_id": "c" * 257, "name": "f", "arguments": ""}
+    error = error_of(input=[call])
+    assert (error.param, error.code) == ("input[0].call_id", "string_above_max_length")
+    assert "256" in error.message

@@ -67,12 +67,34 @@ def test_a_call_keeps_its_ids_from_added_to_the_final_response() -> None:
     assert final.arguments == '{"q":1}'
 
 
-def test_a_call_without_arguments_is_done_with_empty_text() -> None:
+@pytest.mark.parametrize("written", [[], [""], [" \n"]])
+def test_a_function_call_without_arguments_has_an_empty_object(written: list[str]) -> None:
     seq = running()
     seq.feed(d.CallStart("now"))
-    events = seq.feed(d.TurnEnd("stop", USAGE))
-    assert types(events) == [e.ArgumentsDone, e.ItemDone]
-    assert events[0].arguments == ""  # type: ignore[attr-defined]
+    events = [event for text in written for event in seq.feed(d.ArgumentsDelta(text))]
+    events += seq.feed(d.TurnEnd("stop", USAGE))
+    assert types(events)[-3:] == [e.ArgumentsDelta, e.ArgumentsDone, e.ItemDone]
+    text = "".join(event.delta for event in events if isinstance(event, e.ArgumentsDelta))
+    assert json.loads(text) == {}
+    assert events[-2].arguments == text  # type: ignore[attr-defined]
+    seq.complete()
+    assert seq.response.output[0].arguments == text  # type: ignore[union-attr]
+
+
+def test_a_function_call_that_was_cut_has_the_arguments_that_were_written() -> None:
+    seq = running()
+    seq.feed(d.CallStart("now"))
+    seq.feed(d.TurnEnd("length", USAGE))
+    seq.complete()
+    assert seq.response.output[0].arguments == ""  # type: ignore[union-attr]
+
+
+def test_a_custom_call_without_input_has_an_empty_text() -> None:
+    seq = running()
+    seq.feed(d.CallStart("note", kind="custom"))
+    seq.feed(d.TurnEnd("stop", USAGE))
+    seq.complete()
+    assert seq.response.output[0].input == ""  # type: ignore[union-attr]
 
 
 def test_a_different_phase_starts_a_new_message() -> None:
