@@ -150,6 +150,7 @@ def turn_of(
         priority=_priority(request, model),
         cache_salt=cache_salt,
         trace_headers=trace_headers,
+        raw_prompt=request.raw_prompt,
     )
 
 
@@ -225,6 +226,8 @@ def wants_logprobs(request: CreateResponse) -> bool:
 def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
     """Return the request's sampling parameters; `watched`: a client may read token by token."""
     with_logprobs = wants_logprobs(request)
+    alternatives = (request.top_logprobs or 0) if with_logprobs else None
+    echoes = request.raw_prompt is not None and request.raw_prompt.echo
     stop = (request.stop,) if isinstance(request.stop, str) else request.stop
     return Sampling(
         temperature=request.temperature,
@@ -241,7 +244,8 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         ignore_eos=bool(request.ignore_eos),
         logit_bias=request.logit_bias or {},
-        logprobs=(request.top_logprobs or 0) if with_logprobs else None,
+        logprobs=alternatives,
+        prompt_logprobs=alternatives if echoes else None,
         constraint=_constraint(request) if request.structured_outputs else None,
         step_tokens=1 if watched else LOGPROB_STEP if with_logprobs else ALL_AT_ONCE,
         extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},

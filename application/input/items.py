@@ -63,7 +63,8 @@ class ReadItems:
             raise RequestError(
                 f"Item with id {entry.item.id[:100]!r} not found.", param=path
             ) from None
-        return c.Entry(item=decode_item(stored.raw, path), raw=stored.raw)
+        item = decode_item(stored.raw, path)
+        return c.Entry(item=item, raw=stored.raw, is_reference=True)
 
     async def _restore(self, entry: c.Entry, item_id: str, tenant: str, path: str) -> c.Entry:
         try:

@@ -10,29 +10,31 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import Fetcher, FetchResult, FileStore, ReadPdf
+from antiphon.application.support.tasks import all_of
 from antiphon.application.support.threads import WALK_BYTES, run_in_thread
 from antiphon.domain import content as c
 from antiphon.domain import items as i
+from antiphon.domain.access.limits import KeyPolicy
+from antiphon.domain.access.rights import check_url
 from antiphon.domain.errors import (
     DocumentError,
     FetchError,
     FetchRefused,
     FetchTooLarge,
+    Forbidden,
     NotFound,
     RequestError,
     missing_parameter,
 )
 from antiphon.domain.image_info import image_info_of
-
-T = TypeVar("T")
 
 MAX_CONCURRENT = 4
 """Images and files of one request that are loaded at the same time."""
@@ -126,13 +128,15 @@ class LoadMedia:
         items: Sequence[i.AnyItem],
         *,
         tenant: str,
+        policy: KeyPolicy,
         reads_images: bool,
         path_of: Callable[[i.AnyItem], str | None],
     ) -> list[i.AnyItem]:
         """Return the items with their images and files loaded.
 
         `path_of` returns an item's path in the request, None for an item of an earlier turn.
-        Raises: RequestError with the path.
+        Raises: RequestError with the path; Forbidden for a URL that the policy forbids, whoever
+        has put it into the conversation.
         """
         parts = await run_in_thread(WALK_BYTES * len(items), _media_in, items, path_of)
         if not parts:
@@ -144,10 +148,10 @@ class LoadMedia:
                 param="input",
                 code="array_above_max_length",
             )
-        loader = _RequestMedia(self, tenant, reads_images, self._limits)
+        loader = _RequestMedia(self, tenant, policy, reads_images, self._limits)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                loaded = await _gather([loader.load(part, path) for part, path in parts])
+                loaded = await all_of([loader.load(part, path) for part, path in parts])
         except TimeoutError:
             raise RequestError(
                 f"The images and files of this request took more than {self._limits.timeout_s:g} "
@@ -177,10 +181,13 @@ class LoadMedia:
             ) from None
         return Content(content=content, path=path, filename=file.filename)
 
-    async def fetch(self, tenant: str, url: str, path: str, codes: ErrorCodes) -> Content:
+    async def fetch(
+        self, tenant: str, policy: KeyPolicy, url: str, path: str, codes: ErrorCodes
+    ) -> Content:
         """Return the content of a URL."""
+        check_url(policy, url, path)
         try:
-            result: FetchResult = await self._fetcher.fetch(url, tenant=tenant)
+            result: FetchResult = await self._fetcher.fetch(url, tenant=tenant, hosts=policy.hosts)
         except FetchError as error:
             code = {FetchRefused: codes.refused, FetchTooLarge: codes.too_large}
             raise RequestError(
@@ -207,10 +214,16 @@ class _RequestMedia:
     """Loads the images and files of one request within its limits."""
 
     def __init__(
-        self, source: LoadMedia, tenant: str, reads_images: bool, limits: MediaLimits
+        self,
+        source: LoadMedia,
+        tenant: str,
+        policy: KeyPolicy,
+        reads_images: bool,
+        limits: MediaLimits,
     ) -> None:
         self._source = source
         self._tenant = tenant
+        self._policy = policy
         self._reads_images = reads_images
         self._limits = limits
         self._bytes_left = limits.max_bytes
@@ -222,7 +235,7 @@ class _RequestMedia:
         try:
             return await self._load(part, path or "input")
         except RequestError as error:
-            if path is not None:
+            if path is not None or isinstance(error, Forbidden):
                 raise
             raise RequestError(
                 f"An item of an earlier turn cannot be loaded. {error.message}",
@@ -270,7 +283,7 @@ class _RequestMedia:
     async def _read_url(self, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return the content of a URL or a data URL."""
         if url[:5].lower() != "data:":
-            content = await self._source.fetch(self._tenant, url, path, codes)
+            content = await self._source.fetch(self._tenant, self._policy, url, path, codes)
             return self._count(content, codes)
         head, comma, encoded = url[5:].partition(",")
         media_type, *options = (word.strip().lower() for word in head[:200].split(";"))
@@ -417,13 +430,3 @@ def _no_images_error(path: str) -> RequestError:
     return RequestError(
         "This model reads text only, no images.", param=path, code="unsupported_value"
     )
-
-
-async def _gather(works: Sequence[Awaitable[T]]) -> list[T]:
-    """Return all results; the first failure cancels the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

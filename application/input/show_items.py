@@ -12,10 +12,16 @@ from antiphon.application.input.media import LoadMedia
 from antiphon.application.ports import Model, Unseal
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain import items as i
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.content import ReasoningText
 from antiphon.domain.history import conversation as c
 from antiphon.domain.history.compaction import expand_compaction, unreadable_compaction
+from antiphon.domain.kinds.mcp import shorten_output
 from antiphon.domain.responses.response import InputTransformation
+
+CHARS_OF_TOKEN = 1
+"""An output of so many characters for each token of the context takes a quarter of it, as English,
+half of it, as numbers, and no more than all of it."""
 
 
 class ShownItems(Struct, frozen=True, kw_only=True):
@@ -28,15 +34,20 @@ class ShownItems(Struct, frozen=True, kw_only=True):
 class ShowItems:
     """Turns stored items into the items that a format renders."""
 
-    def __init__(self, load_media: LoadMedia, *, unseal: Unseal) -> None:
+    def __init__(
+        self, load_media: LoadMedia, *, unseal: Unseal, max_output_chars: int | None = None
+    ) -> None:
+        """`max_output_chars`: of a tool's output that a model is shown; None for what fits it."""
         self._load_media = load_media
         self._unseal = unseal
+        self._max_output_chars = max_output_chars
 
     async def __call__(
         self,
         conversation: Sequence[i.AnyItem],
         *,
         tenant: str,
+        policy: KeyPolicy,
         model: Model,
         added: Sequence[i.AnyItem] = (),
         all_reasoning: bool = False,
@@ -53,19 +64,31 @@ class ShowItems:
             only_answers_end_turns=model.only_answers_end_turns,
         )
         items, removed = await run_in_thread(
-            len(conversation) * ITEM_BYTES, self._select, model_items, tenant
+            len(conversation) * ITEM_BYTES,
+            self._select,
+            model_items,
+            tenant,
+            model,
         )
         places = {id(item): f"input[{position}]" for position, item in enumerate(added)}
         items_with_media = await self._load_media(
             items,
             tenant=tenant,
+            policy=policy,
             reads_images=model.reads_images,
             path_of=lambda item: places.get(id(item)),
         )
         return ShownItems(items=items_with_media, removed=removed)
 
+    def shorten_outputs(self, items: Sequence[i.AnyItem], model: Model) -> list[i.AnyItem]:
+        """Return the items with no more of each tool's output than this model should be shown."""
+        limit = self._max_output_chars or CHARS_OF_TOKEN * model.context_length
+        return [
+            shorten_output(item, limit) if isinstance(item, i.McpCall) else item for item in items
+        ]
+
     def _select(
-        self, model_items: Callable[[], Sequence[i.AnyItem]], tenant: str
+        self, model_items: Callable[[], Sequence[i.AnyItem]], tenant: str, model: Model
     ) -> tuple[list[i.AnyItem], list[InputTransformation]]:
         """Return the items that the model is shown, and those that this server cannot read."""
         items: list[i.AnyItem] = []
@@ -75,7 +98,7 @@ class ShowItems:
             if isinstance(item, i.Reasoning) and not readable_items:
                 removed.append(_transformation_of(item))
             items += readable_items
-        return items, removed
+        return self.shorten_outputs(items, model), removed
 
     def _unseal_item(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
         match item:
@@ -86,7 +109,8 @@ class ShowItems:
                 if text is None:
                     raise unreadable_compaction()
                 return expand_compaction(text)
-        return [item]
+        to_text = i.kind_of(item).shown.text
+        return [item if to_text is None else i.Message(role="user", content=to_text(item))]
 
     def _unseal_reasoning(self, item: i.Reasoning, tenant: str) -> list[i.AnyItem]:
         sealed = item.encrypted_content

@@ -10,6 +10,7 @@ from antiphon.application.ports import StoredItem
 from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.steering import Steers
 
 ClientLeft = Callable[[], Awaitable[object]]
 """Returns when the client has left."""
@@ -32,8 +33,10 @@ class Submission(Struct, frozen=True, kw_only=True):
     request as it arrived: without it, only this server can start the run. `remembered` holds the
     unstored responses that the caller keeps. `idempotency_key` belongs to a stored response: other
     requests with that key return it, so it continues when its client leaves, like a background
-    response. `strict` refuses fields that would have no effect. `client_left` returns when the
-    client has left, which ends the wait for admission.
+    response. `strict` refuses fields that would have no effect. `ignored` are the paths of
+    keys that have none, as decoding found them. `client_left` returns when the client has left,
+    which ends the wait for admission. `steers` is what the client may add while the response runs.
+    `is_expanded`: the prompt template is applied already, as in the request that this one follows.
     """
 
     caller: Caller
@@ -44,4 +47,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     remembered: Remembered | None = None
     idempotency_key: IdempotencyKey | None = None
     strict: bool = False
+    ignored: Sequence[str] = ()
     client_left: ClientLeft | None = None
+    steers: Steers | None = None
+    is_expanded: bool = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import TurnWrapper
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, TurnFacts
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, TurnFacts, Weights
 from antiphon.domain.deltas import Delta
 from antiphon.domain.errors import (
     EngineDead,
@@ -97,6 +97,34 @@ class FallbackModel(Model):
         attempts = _Attempts(self._models, turn, request_id=request_id, admit=admit)
         return FallbackTurn(await attempts.start_next(), attempts)
 
+    @property
+    def weighs_at_once(self) -> int:
+        return self._first(lambda model: model.weighs_at_once)
+
+    async def labels(self, count: int) -> Sequence[str]:
+        return await self._first_to_answer(lambda model, _: model.labels(count))
+
+    async def weigh(self, turn: Turn, labels: Sequence[str], *, request_id: str) -> Weights:
+        return await self._first_to_answer(
+            lambda model, number: model.weigh(
+                _adapt(turn, model), labels, request_id=_name_attempt(request_id, number)
+            )
+        )
+
+    async def _first_to_answer(self, ask: Callable[[Model, int], Awaitable[T]]) -> T:
+        """Return the answer of the first model that does not fail. Raises: the first failure."""
+        failure: Exception | None = None
+        for number, model in enumerate(self._models):
+            try:
+                return await ask(model, number)
+            except FAILURES as error:
+                failure = failure or error
+            except RequestError:
+                if failure is None:
+                    raise
+        assert failure is not None
+        raise failure
+
     def _first(self, read: Callable[[Model], T]) -> T:
         """Return a property of the first model that is there. Raises: EngineDead."""
         for model in self._models[:-1]:
@@ -170,7 +198,7 @@ class _Attempts:
             try:
                 return await model.start_turn(
                     _adapt(self._turn, model),
-                    request_id=f"{self._request_id}_{number}" if number else self._request_id,
+                    request_id=_name_attempt(self._request_id, number),
                     admit=self._admit and self._admit_once,
                 )
             except FAILURES as error:
@@ -192,6 +220,10 @@ class _Attempts:
             self._refusal = error
             raise
         self._admit = None
+
+
+def _name_attempt(request_id: str, number: int) -> str:
+    return f"{request_id}_{number}" if number else request_id
 
 
 def _adapt(turn: Turn, model: Model) -> Turn:

@@ -26,6 +26,7 @@ LENGTHS = {
     "concise": "one or two sentences",
     "detailed": "one short paragraph a step, each under a short bold title",
 }
+REQUEST = "Summarise these thoughts in "
 MAX_TOKENS = {"auto": 256, "concise": 256, "detailed": 1024}
 """Tokens of a summary, by its length."""
 
@@ -103,7 +104,7 @@ class SummarizedTurn(TurnWrapper):
 
     def _summary_turn(self, reasoning: str) -> Turn:
         text = (
-            f"Summarise these thoughts in {LENGTHS[self._length]}, in the first person and in "
+            f"{REQUEST}{LENGTHS[self._length]}, in the first person and in "
             "their own language, for a reader who sees only your summary. Write nothing else."
             f"\n\n{reasoning}"
         )
@@ -122,6 +123,13 @@ class SummarizedTurn(TurnWrapper):
             cache_salt=turn.cache_salt,
             trace_headers=turn.trace_headers,
         )
+
+
+def thoughts_in(text: str) -> str | None:
+    """Return the thoughts that this text asks a model to summarize; None if it asks for nothing
+    like that."""
+    asked, _, thoughts = text.partition("\n\n")
+    return thoughts if asked.startswith(REQUEST) else None
 
 
 def _cuts_off(delta: d.Delta) -> bool:

@@ -1,7 +1,8 @@
-"""Stop strings for formats that read tokens: the engine ends the run, and this ends the text.
+"""Stop strings end a turn where the text of its messages has one.
 
-An engine leaves the stop string out of a step's text but not out of its tokens. A format whose
-parser reads text (ports.Format.reads_text) does not need this module.
+Engines would look for them in everything that a model writes: in its reasoning, in the markup of
+messages and in the arguments of calls, which would end without an answer, or with half of a call.
+So they are not told of any.
 """
 
 from __future__ import annotations
@@ -11,9 +12,20 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from antiphon.application.ports import Sampling
 from antiphon.domain import deltas as d
 
-TextualDelta = d.TextDelta | d.ReasoningDelta | d.ArgumentsDelta | d.RefusalDelta
+TextualDelta = d.TextDelta | d.RefusalDelta
+
+STEP_TOKENS = 16
+"""Of a turn with stop strings: so many tokens may be generated in vain."""
+
+
+def stop_strings_of(sampling: Sampling) -> StopStrings | None:
+    """Return the stop strings of a turn, None if it has none."""
+    if not sampling.stop:
+        return None
+    return StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
 
 
 class StopStrings:
@@ -24,17 +36,18 @@ class StopStrings:
         self._include = include
         self._prefixes = StopPrefixes(stops)
         self._delayed: TextualDelta | None = None
-        self._has_stopped = False
+        self.stopped_by: str | None = None
+        """The stop string that came: nothing more is passed on."""
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop string came: nothing more is passed on."""
-        return self._has_stopped
+        """Whether a stop string came."""
+        return self.stopped_by is not None
 
     def feed(self, deltas: Sequence[d.Delta]) -> list[d.Delta]:
         passed: list[d.Delta] = []
         for delta in deltas:
-            if self._has_stopped:
+            if self.has_stopped:
                 continue
             if isinstance(delta, TextualDelta):
                 passed += self._write(delta)
@@ -46,7 +59,7 @@ class StopStrings:
         """Return the delayed text: no stop string came."""
         delayed, self._delayed = self._delayed, None
         self._prefixes.reset()
-        return [delayed] if delayed is not None and not self._has_stopped else []
+        return [delayed] if delayed is not None and not self.has_stopped else []
 
     def _write(self, delta: TextualDelta) -> list[d.Delta]:
         passed: list[d.Delta] = []
@@ -56,8 +69,8 @@ class StopStrings:
         self._delayed = None
         matches = [(start, stop) for stop in self._stops if (start := joined.text.find(stop)) >= 0]
         if matches:
-            self._has_stopped = True
             start, stop = min(matches)
+            self.stopped_by = stop
             last = _cut(joined, start + len(stop) if self._include else start)
             return [*passed, last] if last.text else passed
         delayed_length = self._prefixes.feed(delta.text)

@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.application.model.models import READY, STARTING, UNAVAILABLE
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
+from antiphon.application.model.output_bounds import OutputRoom, bounded
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, Weights
 from antiphon.domain.errors import EngineDead, ModelUnavailable, SettingsError
 
 logger = logging.getLogger("antiphon.models")
@@ -37,7 +38,7 @@ class RestartPolicy(Struct, frozen=True, kw_only=True):
 
 
 class SupervisedModel(Model):
-    """A model that refuses turns with ModelUnavailable while it is not there.
+    """A model that refuses turns with ModelUnavailable while it is not there, and bounds them.
 
     `run_forever` starts it, waits until it is dead, closes it, and starts it again after a pause. A
     model that cannot be reached (EngineDead) is waited for without a limit; any other failure to
@@ -50,6 +51,8 @@ class SupervisedModel(Model):
         self._state = STARTING
         self._failures = 0
         self._attempts = 0
+        self.room = OutputRoom()
+        """Shared with the other models."""
         self.error: Exception | None = None
         """The error of the last start, or None if the model has started."""
 
@@ -125,7 +128,19 @@ class SupervisedModel(Model):
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
     ) -> ModelTurn:
-        return await self._available.start_turn(turn, request_id=request_id, admit=admit)
+        model = self._available
+        started = await model.start_turn(turn, request_id=request_id, admit=admit)
+        return bounded(started, turn, model.context_length, self.room)
+
+    @property
+    def weighs_at_once(self) -> int:
+        return self._available.weighs_at_once
+
+    async def labels(self, count: int) -> Sequence[str]:
+        return await self._available.labels(count)
+
+    async def weigh(self, turn: Turn, labels: Sequence[str], *, request_id: str) -> Weights:
+        return await self._available.weigh(turn, labels, request_id=request_id)
 
     async def run_forever(self, attempted: Callable[[], None]) -> None:
         """Start the model, and again whenever it is dead; call `attempted` after each attempt."""
@@ -194,8 +209,14 @@ class SuperviseModels:
 
     def __init__(self, models: Sequence[SupervisedModel]) -> None:
         self._models = models
+        self.share(OutputRoom())
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+
+    def share(self, room: OutputRoom) -> None:
+        """Let the turns of all models share this room."""
+        for model in self._models:
+            model.room = room
 
     async def start(self) -> None:
         """Start supervising, and return when a model is ready, or none is on its way.

@@ -10,10 +10,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from antiphon.application.model import prompt_scores
 from antiphon.application.model.counted_prompts import CountedPrompts
+from antiphon.application.model.output_bounds import (
+    CHARS_AT_ONCE,
+    MAX_COUNTED_CONTEXTS,
+    PIECES_AT_ONCE,
+    OutputBound,
+    SelfBoundedTurn,
+)
+from antiphon.application.model.raw_prompts import RawFormat, echo
 from antiphon.application.model.resumed_steps import ResumedSteps, token_ids_of
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
-from antiphon.application.model.stop_strings import StopStrings
+from antiphon.application.model.stop_strings import STEP_TOKENS, StopStrings, stop_strings_of
+from antiphon.application.model.token_answers import (
+    LABELS,
+    PROBE,
+    AnswerReader,
+    distinct,
+)
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
 from antiphon.application.ports import (
     AdmitPrompt,
@@ -33,16 +48,15 @@ from antiphon.application.ports import (
     Turn,
     TurnFacts,
     TurnTranscript,
+    Weights,
 )
 from antiphon.application.support.loop_portions import LoopPortions
+from antiphon.domain.bounds import MAX_COUNT
 from antiphon.domain.deltas import Delta, EndReason, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError, input_too_long
 from antiphon.domain.items import Item
+from antiphon.domain.requests.decisions import cannot_weigh, too_many_answers
 from antiphon.domain.responses.usage import TurnUsage
-
-MAX_COUNTED_CONTEXTS = 8
-"""Counting goes on past the end of the context, so that a client learns how much to leave out. It
-ends after 8 times as much: more would cost time and memory, and tell a client nothing."""
 
 _END_REASONS: Mapping[str | None, EndReason] = {"stop": "stop", "length": "length"}
 """The engine's reason to end -> the turn's; with any other, the engine has failed."""
@@ -58,7 +72,7 @@ class TokenModel(Model):
 
     `make_format` is called after the engine has started: an engine that fetches its model itself
     has the tokenizer and the template only then. A turn whose engine misses one of the `deadlines`
-    is aborted with an EngineError.
+    is aborted with an EngineError. `extend_parser` may add to the format's parser of a turn.
     """
 
     _format: Format
@@ -69,10 +83,13 @@ class TokenModel(Model):
         engine: Engine,
         *,
         deadlines: TokenDeadlines = DEADLINES,
+        extend_parser: Callable[[Parser, Turn], Parser] | None = None,
     ) -> None:
         self._make_format = make_format
         self._engine = engine
         self._deadlines = deadlines
+        self._extend_parser = extend_parser
+        self._labels: Sequence[str] | None = None
         self._counted: CountedPrompts | None = None
         """Made with the first prompt that is counted: most servers count none."""
         self._rendering = LoopPortions()
@@ -115,7 +132,7 @@ class TokenModel(Model):
 
     async def start(self) -> None:
         await self._engine.start()
-        self._format = self._make_format()
+        self._format, self._labels = self._make_format(), None
 
     async def aclose(self) -> None:
         await self._engine.aclose()
@@ -148,17 +165,72 @@ class TokenModel(Model):
         if admit is not None:
             await admit(len(prompt.token_ids))
         written = () if turn.progress is None else self._begin(turn, len(prompt.token_ids))
-        parser = self._format.make_parser(turn, prompt)
-        steps = await self._start_steps(turn, prompt, written, request_id)
-        return TokenTurn(
-            self._format,
-            parser,
+        turn_format = self._format_of(turn)
+        parser = turn_format.make_parser(turn, prompt)
+        read = parser
+        if self._extend_parser is not None and turn.raw_prompt is None:
+            read = self._extend_parser(parser, turn)
+        sampling = self._sampling_of(turn, prompt)
+        steps = await self._start_steps(turn, prompt, sampling, written, request_id)
+        run = TokenTurn(
+            turn_format,
+            read,
             turn,
             prompt,
             steps,
-            self._make_stop_strings(turn) if turn.sampling.stop else None,
+            stop_strings_of(turn.sampling),
             deadlines=self._deadlines,
+            max_tokens=sampling.max_tokens,
         )
+        return echo(run, turn, prompt, turn_format, parser)
+
+    def _format_of(self, turn: Turn) -> Format:
+        return self._format if turn.raw_prompt is None else RawFormat(self._format)
+
+    @property
+    def weighs_at_once(self) -> int:
+        return self._engine.weighs_at_once
+
+    async def labels(self, count: int) -> Sequence[str]:
+        if not self._engine.weighs_at_once:
+            raise cannot_weigh(self.names[0])
+        if self._labels is None:
+            prompt = await self._render(replace(PROBE, model=self.names[0]))
+            tokens = self._format.first_tokens(prompt, LABELS)
+            self._labels = distinct(LABELS, tokens)
+        if len(self._labels) < count:
+            raise too_many_answers(count, len(self._labels))
+        return self._labels[:count]
+
+    async def weigh(self, turn: Turn, labels: Sequence[str], *, request_id: str) -> Weights:
+        prompt = await self._render_whole(turn)
+        tokens = self._format.first_tokens(prompt, labels)
+        answer_tokens = tuple(token for token in tokens if token is not None)
+        if (known := len(set(answer_tokens))) < len(labels):
+            raise too_many_answers(len(labels), known)
+        sampling = replace(
+            self._sampling_of(turn, prompt),
+            max_tokens=1,
+            logprobs=len(labels),
+            answer_tokens=answer_tokens,
+        )
+        answer = AnswerReader()
+        run = TokenTurn(
+            self._format,
+            answer,
+            turn,
+            prompt,
+            await self._start_steps(turn, prompt, sampling, (), request_id),
+            deadlines=self._deadlines,
+            max_tokens=1,
+        )
+        async with aclosing(aiter(run)) as batches:
+            async for _ in batches:
+                pass
+        if len(answer.logs) != len(labels):
+            raise cannot_weigh(self.names[0])
+        (usage,) = run.tokens_used()
+        return Weights(logs=answer.logs, usage=usage)
 
     def _begin(self, turn: Turn, input_tokens: int) -> Sequence[Step]:
         """Return the steps of the turn that another server has written. Raises: CannotResume."""
@@ -167,50 +239,57 @@ class TokenModel(Model):
             f"{self.format_name} {self.names[0]}",
             input_tokens,
             resumes=self._engine.resumes,
-            trims=self._format.reads_text,
+            trims=self._format_of(turn).reads_text,
         )
 
     async def _start_steps(
-        self, turn: Turn, prompt: Prompt, written: Sequence[Step], request_id: str
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        sampling: Sampling,
+        written: Sequence[Step],
+        request_id: str,
     ) -> Steps:
         """Admit the run in the engine, unless the turn was written whole already."""
-        sampling = self._sampling_of(turn, prompt)
         tokens = token_ids_of(written) if written else ()
         if written and written[-1].finish is not None:
             return ResumedSteps(written)
         if tokens and sampling.max_tokens is not None and len(tokens) >= sampling.max_tokens:
             return ResumedSteps([*written, replace(written[-1], **CUT_OFF)])
-        steps = await self._engine.generate(
-            EngineRequest(
-                request_id=request_id,
-                model=turn.model,
-                prompt=prompt,
-                sampling=sampling,
-                detokenize=self._format.reads_text or bool(turn.sampling.stop),
-                priority=turn.priority,
-                cache_salt=turn.cache_salt,
-                trace_headers=turn.trace_headers,
-                turn=turn,
-                written=tokens,
-            )
+        request = EngineRequest(
+            request_id=request_id,
+            model=turn.model,
+            prompt=prompt,
+            sampling=sampling,
+            detokenize=self._format_of(turn).reads_text,
+            priority=turn.priority,
+            cache_salt=turn.cache_salt,
+            trace_headers=turn.trace_headers,
+            turn=turn,
+            written=tokens,
         )
+        if sampling.prompt_logprobs is None or self._engine.scores_prompts:
+            steps = await self._engine.generate(request)
+        else:
+            first_token = self._format.text(prompt.token_ids[:1])
+            steps = await prompt_scores.generate(self._engine, request, first_token=first_token)
         return ResumedSteps(written, steps) if written else steps
 
-    def _make_stop_strings(self, turn: Turn) -> StopStrings | None:
-        if self._format.reads_text:
-            return None
-        include = turn.sampling.include_stop_str_in_output
-        return StopStrings(turn.sampling.stop, include=include)
-
     def _sampling_of(self, turn: Turn, prompt: Prompt) -> Sampling:
+        turn_format = self._format_of(turn)
         free_tokens = self._engine.context_length - len(prompt.token_ids)
         max_tokens = turn.sampling.max_tokens or self._engine.sampling_defaults.get("max_tokens")
+        step_tokens = turn.sampling.step_tokens
+        if turn.sampling.stop:
+            step_tokens = min(step_tokens, STEP_TOKENS)
         return replace(
             turn.sampling,
             max_tokens=free_tokens if max_tokens is None else min(max_tokens, free_tokens),
-            stop_token_ids=(*turn.sampling.stop_token_ids, *self._format.stop_token_ids),
-            skip_special_tokens=self._format.skip_special_tokens,
-            constraint=turn.sampling.constraint or self._format.constraint(turn),
+            stop=(),
+            step_tokens=step_tokens,
+            stop_token_ids=(*turn.sampling.stop_token_ids, *turn_format.stop_token_ids),
+            skip_special_tokens=turn_format.skip_special_tokens,
+            constraint=turn.sampling.constraint or turn_format.constraint(turn, prompt),
         )
 
     async def _render(self, turn: Turn, *, max_tokens: int | None = None) -> Prompt:
@@ -218,7 +297,7 @@ class TokenModel(Model):
         limit = self._max_prompt_tokens if max_tokens is None else max_tokens
         rendered = await self._rendering.run(
             turn.tenant,
-            partial(self._format.render, replace(turn, max_prompt_tokens=limit)),
+            partial(self._format_of(turn).render, replace(turn, max_prompt_tokens=limit)),
         )
         # Prepared right away: the tokens of its images are known only then.
         return await self._engine.prepare(rendered)
@@ -257,7 +336,7 @@ class TokenModel(Model):
         return self._engine.context_length - 1
 
 
-class TokenTurn(ModelTurn):
+class TokenTurn(SelfBoundedTurn):
     """A run of the engine, as deltas. Closing it aborts the run."""
 
     def __init__(
@@ -270,6 +349,7 @@ class TokenTurn(ModelTurn):
         stop_strings: StopStrings | None = None,
         *,
         deadlines: TokenDeadlines = DEADLINES,
+        max_tokens: int | None = None,
     ) -> None:
         self._format = format
         self._parser = parser
@@ -278,10 +358,13 @@ class TokenTurn(ModelTurn):
         self._steps = steps
         self._stop_strings = stop_strings
         self._deadlines = deadlines
+        self._bound = OutputBound(max_tokens=MAX_COUNT if max_tokens is None else max_tokens)
         prompt_tokens = len(prompt.token_ids)
         self._known_tokens = prompt_tokens if turn.known_tokens is None else turn.known_tokens
         self._output: list[int] = []
         self._cached_tokens = 0
+        self._came_at_once = False
+        self._generation_s: float | None = None
         self._step_log = StepLog(turn.trace_steps) if turn.trace_steps else None
 
     def __aiter__(self) -> AsyncGenerator[list[Delta]]:
@@ -293,29 +376,54 @@ class TokenTurn(ModelTurn):
     async def _read_steps(self) -> AsyncGenerator[list[Delta]]:
         feed, log = self._feed if self._stop_strings else self._parser.feed, self._step_log
         reads_text, progress = self._format.reads_text, self._turn.progress
+        max_tokens, max_chars, chars = self._bound.max_tokens, self._bound.max_chars, 0
+        next_tokens, next_chars = min(max_tokens, PIECES_AT_ONCE), min(max_chars, CHARS_AT_ONCE)
         async with aclosing(self._steps) as steps:
-            with self._watch:
+            with self.sharing(), self._watch:
                 async for step in steps:
                     self._output += step.token_ids
+                    chars += len(step.text)
+                    if len(self._output) > next_tokens or chars > next_chars:
+                        if len(self._output) > max_tokens or chars > max_chars:
+                            step = self._cut(step, chars - max_chars)
+                        elif self.share is not None:
+                            await self.share.wait(len(self._output), chars)
+                        next_tokens = min(max_tokens, len(self._output) + PIECES_AT_ONCE)
+                        next_chars = min(max_chars, chars + CHARS_AT_ONCE)
                     self._cached_tokens = step.cached_tokens
                     if progress is not None:
                         progress.add(step)
                     deltas = feed(step)
                     if log is not None:
                         log.add(len(step.token_ids), step.text if reads_text else "")
-                    if step.finish is None:
+                    if step.finish is None and not self._has_stopped:
                         yield deltas
                         continue
+                    self._came_at_once = 1 < len(self._output) == len(step.token_ids)
+                    self._generation_s = step.generation_s
                     yield [*deltas, *self._end(step)]
                     return
         raise EngineError("The engine ended the run without a reason.")
+
+    def _cut(self, step: Step, excess_chars: int) -> Step:
+        """Return a step as the last one: without the tokens and the text above the bound."""
+        if (excess := len(self._output) - self._bound.max_tokens) > 0:
+            del self._output[-excess:]
+            kept = step.token_ids[:-excess]
+            logprobs = None if step.logprobs is None else step.logprobs[: len(kept)]
+            # Nobody knows which part of the text is of the tokens that stay.
+            text = step.text if kept else ""
+            step = replace(step, token_ids=kept, logprobs=logprobs, text=text)
+        if excess_chars > 0:
+            step = replace(step, text=step.text[:-excess_chars])
+        return replace(step, finish="length")
 
     async def aclose(self) -> None:
         await self._steps.aclose()
 
     def record_items(self, items: Sequence[Item]) -> None:
         # What a stop string has cut off was written all the same: its tokens are not the items'.
-        if not self._turn.sampling.stop:
+        if not self._has_stopped:
             self._format.remember(
                 self._turn,
                 self._prompt,
@@ -342,7 +450,15 @@ class TokenTurn(ModelTurn):
         ]
 
     def facts(self) -> TurnFacts:
-        facts = TurnFacts(model=self._turn.model, is_repaired=not self._parser.is_well_formed)
+        facts = TurnFacts(
+            model=self._turn.model,
+            is_repaired=not self._parser.is_well_formed or bool(self._parser.repairs),
+            repairs=self._parser.repairs,
+            unmarked_calls=self._parser.unmarked_calls,
+            fittings=self._prompt.fittings,
+            came_at_once=self._came_at_once,
+            generation_s=self._generation_s,
+        )
         steps: Steps | None = self._steps
         if isinstance(steps, ResumedSteps):
             facts = replace(facts, resumed_tokens=steps.written_tokens)
@@ -363,15 +479,21 @@ class TokenTurn(ModelTurn):
             steps=self._step_log,
         )
 
+    @property
+    def _has_stopped(self) -> bool:
+        return self._stop_strings is not None and self._stop_strings.has_stopped
+
     def _feed(self, step: Step) -> list[Delta]:
         assert self._stop_strings is not None
         return self._stop_strings.feed(self._parser.feed(step))
 
     def _end(self, step: Step) -> list[Delta]:
-        if (reason := _END_REASONS.get(step.finish)) is None:
-            raise EngineError(f"The engine ended the run: {step.finish}.")
         deltas = self._parser.end()  # before the usage: it may still count reasoning
         (usage,) = self.tokens_used()
         if self._stop_strings:
             deltas = [*self._stop_strings.feed(deltas), *self._stop_strings.end()]
-        return [*deltas, TurnEnd(reason, usage)]
+        reason = "stop" if self._has_stopped else _END_REASONS.get(step.finish)
+        if reason is None:
+            raise EngineError(f"The engine ended the run: {step.finish}.")
+        stopped_by = self._stop_strings.stopped_by if self._stop_strings else None
+        return [*deltas, TurnEnd(reason, usage, stop_string=stopped_by)]

@@ -38,6 +38,7 @@ resources.
 
 from antiphon.application.ports.audit_log import AuditLog, ToolCallRecord
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
+from antiphon.application.ports.engine import Engine, EngineRequest, PooledSteps, Steps
 from antiphon.application.ports.event_log import EventBatches, EventLog, WriteBatch
 from antiphon.application.ports.fetching import Fetcher, FetchResult
 from antiphon.application.ports.files import (
@@ -49,21 +50,18 @@ from antiphon.application.ports.files import (
 )
 from antiphon.application.ports.model import (
     AdmitPrompt,
-    Engine,
-    EngineRequest,
     Format,
     Model,
     ModelTurn,
     Parser,
-    PooledSteps,
     Prompt,
     Step,
     StepLog,
-    Steps,
     Turn,
     TurnFacts,
     TurnProgress,
     TurnTranscript,
+    Weights,
 )
 from antiphon.application.ports.prompt_templates import PromptTemplates
 from antiphon.application.ports.sampling import Constraint, Sampling, json_of_sampling
@@ -217,6 +215,7 @@ __all__ = [
     "WebPage",
     "WebResult",
     "WebhookDelivery",
+    "Weights",
     "WriteBatch",
     "json_of_sampling",
 ]

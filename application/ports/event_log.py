@@ -36,21 +36,28 @@ class EventBatches(Protocol):
 
 
 class EventLog(Protocol):
-    """The events of each run, in order. Any number of readers may read them without slowing it.
+    """The events of each run, in order. Any number of readers may read them.
 
     A reader that is slow, cancelled or closed affects no other. A reader of a long log lets other
     tasks run in between. A terminal event ends every reader.
     """
 
     @abstractmethod
-    async def create(self, response_id: str) -> None:
-        """Start an empty log. It may replace an abandoned one."""
+    async def create(self, response_id: str, tenant: str, *, is_stored: bool = False) -> None:
+        """Start an empty log. It may replace an abandoned one.
+
+        `is_stored`: the store has its events, too. A log may then end a reader that is too slow
+        before the terminal event.
+        """
 
     @abstractmethod
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
         """Add events; their numbers start at 0 and continue those before them.
 
-        Does nothing if the log does not exist and no reader has it open.
+        Does nothing if the log does not exist and no reader has it open. A log may wait for readers
+        if the tenant has too much that is not read, but never for a terminal event. Raises:
+        ConcurrencyLimitExceeded, ServerOverloaded if they do not read on in time; the events are
+        in the log all the same.
         """
 
     @abstractmethod
@@ -58,7 +65,8 @@ class EventLog(Protocol):
         """Return the events after number `after`, then live ones, up to a terminal event.
 
         Events that are ready come in one batch. The log may not have reached `after` yet, or may
-        never reach it. Raises: NotFound, before the first batch.
+        never reach it. Raises: NotFound, before the first batch; ConcurrencyLimitExceeded,
+        ServerOverloaded if the tenant reads too much at a time.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -34,8 +34,11 @@ class Fetcher(Protocol):
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
+        hosts: Sequence[str] = (),
     ) -> FetchResult:
         """Return the answer; a GET follows redirects and checks each like the URL itself.
+
+        With `hosts`, all of these URLs must be of one of them, or of a subdomain.
 
         For other methods, only the answer's status and headers may be read. Slow sites of one
         tenant do not keep the others waiting.

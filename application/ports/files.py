@@ -56,6 +56,11 @@ class FileStore(Protocol):
     @abstractmethod
     async def aclose(self) -> None: ...
 
+    async def check(self) -> None:
+        """Raises: StoreError when no file can be added now. The default checks nothing: files whose
+        contents are in the store, or far away."""
+        return
+
     @abstractmethod
     async def create_file(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
@@ -68,6 +73,10 @@ class FileStore(Protocol):
     @abstractmethod
     async def get_usage(self, tenant: str) -> FileUsage:
         """Return what the tenant has."""
+
+    @abstractmethod
+    async def get_total_bytes(self) -> int:
+        """Return the bytes of the files of all tenants."""
 
     @abstractmethod
     async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:

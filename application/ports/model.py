@@ -1,10 +1,16 @@
-"""One turn of a model: formats, engines, and the model that joins them."""
+"""One turn of a model: formats, and the model that joins them with an engine."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from time import monotonic
 from typing import Any, Protocol
 
@@ -13,12 +19,16 @@ from msgspec import Struct
 from antiphon.application.ports.sampling import Constraint, Sampling
 from antiphon.domain.content import Logprob
 from antiphon.domain.deltas import Delta
+from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.json import Json
+from antiphon.domain.requests.decisions import cannot_weigh
+from antiphon.domain.requests.request import RawPrompt
 from antiphon.domain.responses.metrics import TurnKind
 from antiphon.domain.responses.response import TextConfig
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import ToolChoice, ToolSpec
+from antiphon.domain.vocabulary.repairs import Repair
 
 
 class TurnProgress(Protocol):
@@ -54,6 +64,9 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     the most steps that the turn's transcript records; 0 if nobody reads one. `progress`, if set,
     gets each step, so that another server can go on with the turn. `tenant` says whose turn it is
     where tenants share something; a `cache_salt` does not, since clients choose a part of it.
+    `begins_answer`: the prompt ends where the text of the answer begins, after any reasoning and
+    markup, so that the next token is the first one of that text. With `raw_prompt`, there is no
+    conversation: the model goes on from that, without markup.
     """
 
     model: str
@@ -76,16 +89,21 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     max_prompt_tokens: int | None = None
     trace_steps: int = 0
     progress: TurnProgress | None = None
+    begins_answer: bool = False
+    raw_prompt: RawPrompt | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
     """The tokens that the engine generated since its last step.
 
     `text` is the tokens' text, special tokens included; it may lag behind `token_ids` while a
-    character or a stop string is incomplete. `logprobs`, if requested, has one entry for each
+    character is incomplete. `logprobs`, if requested, has one entry for each
     token. `finish` is set on the last step: `stop`, `length`, `abort` or `error`. `cached_tokens`
     counts prompt tokens that were not computed again; some engines know it only in the last step,
-    and it is 0 before.
+    and it is 0 before. `generation_s`: how long the engine took from the run's first token to its
+    last one, if it knows; only asked of a last step that has all tokens. `prompt_logprobs`, if
+    requested, is set on the first step: an entry for each token of the prompt. The first token's
+    says nothing.
     """
 
     text: str = ""
@@ -93,18 +111,22 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     logprobs: tuple[Logprob, ...] | None = None
     finish: str | None = None
     cached_tokens: int = 0
+    generation_s: float | None = None
+    prompt_logprobs: tuple[Logprob, ...] | None = None
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
     """A rendered turn.
 
     `image_urls` are data URLs of a checked type, in the order of the prompt's image placeholders.
+    `fittings` names what was changed in the conversation so that the model's template takes it.
     Only the engine reads `prepared`. Only the format reads `prefix_digest`, which identifies the
     conversation that the prompt renders.
     """
 
     token_ids: Sequence[int]
     image_urls: Sequence[str] = ()
+    fittings: Sequence[str] = ()
     prepared: Any = None
     prefix_digest: bytes = b""
 
@@ -122,6 +144,12 @@ class Parser(Protocol):
     is_well_formed: bool
     """Whether the model can be shown the output again as it wrote it: the parser repaired nothing
     and returned all of it."""
+
+    unmarked_calls: int = 0
+    """The number of calls that were read from the text of messages."""
+
+    repairs: Collection[Repair] = ()
+    """What was repaired, each once; some of it the model may see again as it wrote it."""
 
     @abstractmethod
     def feed(self, step: Step) -> list[Delta]: ...
@@ -178,12 +206,37 @@ class Format(Protocol):
         """
 
     @abstractmethod
-    def constraint(self, turn: Turn) -> Constraint | None:
+    def constraint(self, turn: Turn, prompt: Prompt) -> Constraint | None:
         """Return the constraint that enforces tool choice, strict tools and the text format.
 
-        Reasoning stays free; only the output after it is constrained. None if the turn requests no
-        constraint. Raises: RequestError if the format cannot enforce it.
+        `prompt` is the turn's: it may have opened the reasoning. Reasoning stays free; only the
+        output after it is constrained. None if the turn requests no constraint.
+        Raises: RequestError if the format cannot enforce it.
         """
+
+    def first_tokens(
+        self,
+        prompt: Prompt,  # noqa: ARG002 - it is a default
+        texts: Sequence[str],
+    ) -> Sequence[int | None]:
+        """Return, for each text, the token that is all of it at the start of the answer.
+
+        It is None for a text of several tokens. `prompt` is of a turn that `begins_answer`. By
+        default, no text has one, so the model answers no decisions.
+        """
+        return [None] * len(texts)
+
+    def encode(self, text: str) -> Sequence[int]:  # noqa: ARG002 - it is a default
+        """Return the tokens of a text that is a whole prompt, and no conversation.
+
+        Markup in it becomes special tokens, and it begins with the tokens that begin all texts of
+        the model. It may take long, and is called in a thread. Raises: RequestError by default.
+        """
+        raise RequestError(
+            f"The format {self.name!r} takes no raw prompts.",
+            param="raw_prompt",
+            code="unsupported_parameter",
+        )
 
     def text(self, token_ids: Sequence[int]) -> str:  # noqa: ARG002 - it is a default
         """Return the text of tokens, special tokens included, for people."""
@@ -197,165 +250,28 @@ class Format(Protocol):
         """
 
 
-class EngineRequest(Struct, frozen=True, kw_only=True):
-    """A request to the engine. `request_id` is unique among live runs.
-
-    The prompt was rendered from `turn`. An engine with a real model ignores it; the scripted engine
-    reads tools and schemas from it, which a real model would understand from the prompt.
-    `written` are tokens of the output that were generated before: the run goes on after them. They
-    count in `max_tokens`, but are not in the steps. Only an engine with `resumes` gets any.
-    """
-
-    request_id: str
-    model: str
-    prompt: Prompt
-    sampling: Sampling
-    detokenize: bool = True
-    priority: int = 0
-    cache_salt: str | None = None
-    trace_headers: Mapping[str, str] = {}
-    turn: Turn
-    written: Sequence[int] = ()
-
-
-class Steps(Protocol):
-    """The steps of a run, read once; `aclose` aborts the run if it has not ended."""
-
-    @abstractmethod
-    def __aiter__(self) -> AsyncIterator[Step]: ...
-
-    @abstractmethod
-    async def aclose(self) -> None: ...
-
-
-class PooledSteps(Steps):
-    """The steps of a run on one of several servers. Not a protocol: each run is asked for it."""
-
-    @property
-    @abstractmethod
-    def server(self) -> str:
-        """The URL of the server that runs it, or was tried last; without credentials."""
-
-    @property
-    @abstractmethod
-    def attempts(self) -> int:
-        """The number of servers that were tried."""
-
-
-class Engine(Protocol):
-    """Generates tokens for prompts.
-
-    Any number of runs may be live, without affecting each other.
-    """
-
-    async def start(self) -> None:
-        """Load the model; after `aclose`, again. Does nothing by default.
-
-        Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
-        but may be later.
-        """
-        return
-
-    async def aclose(self) -> None:
-        """Release what `start` took; it may be called again. Does nothing by default."""
-        return
-
-    @property
-    @abstractmethod
-    def models(self) -> Sequence[str]:
-        """The model names that the engine serves, the base model first."""
-
-    @property
-    @abstractmethod
-    def context_length(self) -> int:
-        """The maximum number of tokens of prompt and output together."""
-
-    @property
-    @abstractmethod
-    def sampling_defaults(self) -> Mapping[str, Any]:
-        """The model's own sampling defaults, as fields of Sampling; may be empty."""
-
-    @property
-    @abstractmethod
-    def reads_images(self) -> bool:
-        """Whether prompts may contain images."""
-
-    async def check(self) -> None:
-        """Raises: EngineDead when no request can be served; never by default."""
-        return
-
-    @abstractmethod
-    async def prepare(self, prompt: Prompt) -> Prompt:
-        """Return the prompt as it will run, with all tokens of each image.
-
-        A prompt without images is returned as it is. Raises: RequestError for unsupported images.
-        """
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it can serve nothing more until it is closed and started again."""
-        return False
-
-    @property
-    def model_folder(self) -> Path | None:
-        """The folder with the model's tokenizer and chat template, if the started engine knows it.
-
-        The settings then need not name it.
-        """
-        return None
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's transformers tokenizer with its chat template, if the started engine has it;
-        otherwise None.
-        """
-        return None
-
-    @property
-    def model_type(self) -> str:
-        """The kind of model, `model_type` in its config.json; may be empty."""
-        return ""
-
-    @property
-    def schedules_by_priority(self) -> bool:
-        """Whether requests with a lower `priority` come first; if not, it may refuse a priority."""
-        return False
-
-    @property
-    def resumes(self) -> bool:
-        """Whether `generate` can go on after tokens that were generated before, on any server."""
-        return False
-
-    @abstractmethod
-    async def generate(self, request: EngineRequest) -> Steps:
-        """Admit the run and return its steps; only the last one has `finish`.
-
-        The output is cut at exactly `max_tokens`, and a step has at most `step_tokens` tokens. The
-        number of steps does not change text or tokens. A stop string ends the text and is left out
-        unless `include_stop_str_in_output` is set. With `logprobs`, each token has this number of
-        alternatives, the likeliest first. `cached_tokens` is right in the last step, at the latest,
-        and less than the prompt's length.
-
-        Leaving the iterator at any step, or cancelling the task that reads it, aborts the run and
-        leaves the engine working.
-        Raises: ServerOverloaded; RequestError for a prompt that leaves no room for output, with the
-        code `context_length_exceeded` and the param `input`; while iterating: EngineError.
-        """
-
-
 AdmitPrompt = Callable[[int], Awaitable[None]]
 """Returns when a prompt of so many tokens may be run. Raises: RequestError, ServerOverloaded."""
 
 
 class TurnFacts(Struct, frozen=True, kw_only=True):
-    """Facts about a turn besides its deltas; see TurnMetrics."""
+    """Facts about a turn besides its deltas; see TurnMetrics.
+
+    `came_at_once`: the engine handed over several tokens when all were there. Then `generation_s`
+    is how long it had taken from the first one to the last one, None if it does not say.
+    """
 
     kind: TurnKind = "answer"
     model: str = ""
     engine: str = ""
     attempts: int = 1
     is_repaired: bool = False
+    repairs: Collection[Repair] = ()
+    unmarked_calls: int = 0
+    fittings: Sequence[str] = ()
     resumed_tokens: int = 0
+    came_at_once: bool = False
+    generation_s: float | None = None
 
 
 class StepLog:
@@ -442,6 +358,16 @@ class ModelTurn(Protocol):
     def transcript(self) -> TurnTranscript | None:
         """Return what the model has read and written, if `Turn.trace_steps` asks for it."""
         return None
+
+
+class Weights(Struct, frozen=True, kw_only=True):
+    """The natural logarithms of the probabilities of answers, in their order, and what it took.
+
+    They may all have another number added, the same one.
+    """
+
+    logs: Sequence[float]
+    usage: TurnUsage
 
 
 class Model(Protocol):
@@ -541,3 +467,30 @@ class Model(Protocol):
         fits. Raises: RequestError, with the code `context_length_exceeded` and the param `input` if
         the input leaves no room for output; ServerOverloaded; EngineDead.
         """
+
+    @property
+    def weighs_at_once(self) -> int:
+        """How many of its turns should be weighed at a time that begin alike; 0 if none can be."""
+        return 0
+
+    async def labels(self, count: int) -> Sequence[str]:  # noqa: ARG002 - it is a default
+        """Return so many texts of which each is one token at the start of an answer.
+
+        Raises: RequestError for more than there are. By default, there are none.
+        """
+        raise cannot_weigh(self.names[0])
+
+    async def weigh(
+        self,
+        turn: Turn,  # noqa: ARG002 - it is a default
+        labels: Sequence[str],  # noqa: ARG002
+        *,
+        request_id: str,  # noqa: ARG002
+    ) -> Weights:
+        """Return how likely each of these labels is as the answer to a turn that `begins_answer`.
+
+        The prompt is computed once, and one token is written. `request_id` is unique among live
+        turns. Raises: as `start_turn`; RequestError for more labels than the engine tells apart;
+        EngineError. By default, there are no labels.
+        """
+        raise cannot_weigh(self.names[0])

@@ -18,6 +18,10 @@ class PromptTemplates(Protocol):
         """
         return
 
+    async def aclose(self) -> None:
+        """Called when the server stops. Does nothing by default."""
+        return
+
     @abstractmethod
     async def get(self, prompt_id: str, version: str | None) -> PromptTemplate | None:
         """Return that version, or the newest if `version` is None; None if it does not exist."""

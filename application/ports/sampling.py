@@ -26,6 +26,9 @@ class Sampling(Struct, frozen=True, kw_only=True):
     """Sampling parameters. None means the model's default (its generation config), or the engine's.
 
     `logprobs`: the number of alternatives for each token, or None for no logprobs.
+    `answer_tokens`: if there are any, the output has these tokens alone (see `Engine.generate`).
+    `prompt_logprobs`: the same for the tokens of the prompt; only an engine that `scores_prompts`
+    gets it.
     `step_tokens`: how many tokens the engine may collect in a step; 1 streams every token.
     `extra`: fields that the engine adapter passes on by name (`vllm_xargs`, `kv_transfer_params`…).
     """
@@ -46,7 +49,9 @@ class Sampling(Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = False
     logit_bias: Mapping[str, float] = {}
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     constraint: Constraint | None = None
+    answer_tokens: tuple[int, ...] = ()
     step_tokens: int = 1
     extra: Mapping[str, Any] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -33,6 +34,14 @@ class ToolSession(Protocol):
         counts as left out.
         Raises: ToolServerError.
         """
+
+    async def instructions(self) -> str:
+        """Return what models should know about all the tools that were listed before.
+
+        Nothing by default. Models read its beginning together with the tools.
+        Raises: ToolServerError.
+        """
+        return ""
 
     @abstractmethod
     async def call(self, name: str, arguments: Json) -> ToolResult:
@@ -65,6 +74,12 @@ class ToolServer(Protocol):
     def session(self) -> ToolSession:
         """Return a session for one response; many may be open at the same time."""
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever the tools may have changed: they are then listed anew.
+
+        It is set once, before any session. Does nothing by default.
+        """
+
     async def aclose(self) -> None:
         """Stop everything that runs. Does nothing by default.
 
@@ -75,6 +90,11 @@ class ToolServer(Protocol):
 
 class ToolServers(Protocol):
     """The MCP servers and ToolServers whose tools this server calls."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> Sequence[str]:
+        """The labels that a request may name without a URL; every key may know them."""
 
     @abstractmethod
     def resolve(self, server: McpTool, path: str) -> McpTool | None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.retrieval.file_filters import Filter
 from antiphon.domain.retrieval.ranking import Passage
@@ -50,11 +51,13 @@ class IndexJob(Struct, frozen=True, kw_only=True):
 class Vectors(Struct, frozen=True, kw_only=True):
     """Vectors of length 1, each as the bytes of its float32 numbers.
 
-    Vectors of different models cannot be compared.
+    Vectors of different models cannot be compared. `tokens` counts those of all texts, None if the
+    model does not.
     """
 
     model: str
     each: Sequence[bytes]
+    tokens: int | None = None
 
 
 class VectorPageQuery(Struct, frozen=True, kw_only=True):
@@ -250,3 +253,12 @@ class Embeddings(Protocol):
     @abstractmethod
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a vector for each of the texts."""
+
+    async def embed_tokens(self, inputs: Sequence[Sequence[int]]) -> Vectors:  # noqa: ARG002
+        """Return a vector for each list of the model's tokens. Raises: RequestError, by default:
+        the model takes texts alone."""
+        raise RequestError(
+            "'input' must be texts: this server's embedding model takes no tokens.",
+            param="input",
+            code="unsupported_value",
+        )

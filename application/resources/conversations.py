@@ -88,12 +88,14 @@ class UpdateConversation:
 
 
 class DeleteConversation:
-    def __init__(self, store: ConversationStore) -> None:
+    def __init__(self, store: ConversationStore, check_quota: CheckQuota) -> None:
         self._store = store
+        self._check_quota = check_quota
 
     async def __call__(self, tenant: str, conversation_id: str) -> None:
         """Raises: NotFound."""
         await self._store.delete_conversation(tenant, conversation_id)
+        self._check_quota.forget(tenant)
 
 
 class CreateConversationItems:
@@ -159,10 +161,12 @@ class GetConversationItem:
 
 
 class DeleteConversationItem:
-    def __init__(self, store: ConversationStore) -> None:
+    def __init__(self, store: ConversationStore, check_quota: CheckQuota) -> None:
         self._store = store
+        self._check_quota = check_quota
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
         """Delete the item and return its conversation. Raises: NotFound."""
         await self._store.delete_conversation_item(tenant, conversation_id, item_id)
+        self._check_quota.forget(tenant)
         return await self._store.get_conversation(tenant, conversation_id)

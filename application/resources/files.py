@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
@@ -24,13 +25,16 @@ Order = Literal["asc", "desc"]
 
 
 class FileLimits(Struct, frozen=True, kw_only=True):
-    """`max_bytes` limits a file; `quota_bytes` and `max_files` limit all files of a tenant.
+    """`max_bytes` limits a file; `quota_bytes` and `max_files` limit all files of a tenant, and
+    `total_bytes` those of all tenants.
 
-    The number is limited too since empty files take no bytes.
+    The number is limited too since empty files take no bytes. The total is not exact: files that
+    are added at the same time may exceed it together.
     """
 
     max_bytes: int
     quota_bytes: int
+    total_bytes: int = sys.maxsize
     max_files: int = 10_000
 
 
@@ -63,6 +67,13 @@ class CreateFile:
             created_at=int(self._now()),
         )
         limits = self._limits
+        if await self._files.get_total_bytes() + len(content) > limits.total_bytes:
+            raise RequestError(
+                f"The files of all tenants may take {limits.total_bytes} bytes together, and there "
+                "is no room for this one. Ask the operator of this server.",
+                param="file",
+                code="file_quota_exceeded",
+            )
         limit = FileUsage(files=limits.max_files, bytes=limits.quota_bytes)
         try:
             await self._files.create_file(tenant, file, content, limit=limit)

@@ -68,7 +68,7 @@ class CheckQuota:
 
     def __init__(self, store: ResponseStore, quotas: Quotas, *, clock: Callable[[], float]) -> None:
         self._store = store
-        self._quotas = quotas
+        self.quotas = quotas
         self.has_quotas = quotas != Quotas()
         self._clock = clock
         self._cache: dict[str, _CachedUsage] = {}
@@ -83,7 +83,7 @@ class CheckQuota:
         usage = self._cache.get(tenant)
         if usage is None or self._clock() - usage.reported_at >= CACHE_TTL_S:
             usage = await self._refresh(tenant)
-        excess = self._quotas.describe_excess(usage.estimate(), responses=responses)
+        excess = self.quotas.describe_excess(usage.estimate(), responses=responses)
         if excess is not None:
             raise QuotaExceeded(
                 f"{excess}. Delete what you no longer need, or send `store: false`.",
@@ -91,6 +91,10 @@ class CheckQuota:
             )
         usage.added_responses += responses
         usage.added_bytes += size
+
+    def forget(self, tenant: str) -> None:
+        """Ask the store anew next time: something was deleted, so there is room again."""
+        self._cache.pop(tenant, None)
 
     async def _refresh(self, tenant: str) -> _CachedUsage:
         queried_at = self._clock()

@@ -15,13 +15,16 @@ import hashlib
 import hmac
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, Fetcher, NewId, Outbox, WebhookDelivery
+from antiphon.application.support.outages import Outages
 from antiphon.application.support.periodic import run_periodically
+from antiphon.application.support.tasks import start_shared_task
 from antiphon.application.telemetry.log_context import log_as
 from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.domain.errors import FetchError
@@ -34,16 +37,23 @@ EVENT_TYPES: Mapping[str, str] = {
 }
 """The type of the event, by the status with which a response ends."""
 
+CONSEQUENCE = "webhooks are not delivered"
+
 DELAYS_S: Sequence[float] = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800)
 """Delays before the second attempt, the third, …; the last one is repeated."""
 GIVE_UP_AFTER_S = 72 * 3600
-MAX_CONCURRENT_DELIVERIES = 16
+CLAIMED_AT_ONCE = 8
+MAX_PER_ENDPOINT = 8
+"""An endpoint with so many attempts in progress is busy: nothing more is claimed for it until one
+ends, so that others do not wait. One claim may bring as many again."""
+MAX_IN_PROGRESS = 48
+"""Attempts in progress, to all endpoints. An endpoint, and all of a tenant's own, may have half of
+the places that the others leave: there is always one for who comes next."""
 CLAIM_S = 60.0
 """Seconds for which no other server sends a delivery: more than an attempt may take."""
 FAILURES_BEFORE_REST = 3
 REST_S = 60.0
-"""Seconds without attempts after so many failures of an endpoint in a row. Other endpoints can then
-use the slots."""
+"""Seconds without attempts after so many failures of an endpoint in a row."""
 HTTP_GONE = 410
 
 _encode = msgspec.json.Encoder().encode
@@ -135,8 +145,9 @@ class _Failures:
         if count >= FAILURES_BEFORE_REST:
             self._rest_until[endpoint] = self._clock() + REST_S
 
-    def rest_s(self, endpoint: str) -> float:
-        return self._rest_until.get(endpoint, 0.0) - self._clock()
+    def resting(self) -> set[str]:
+        now = self._clock()
+        return {endpoint for endpoint, until in self._rest_until.items() if until > now}
 
 
 class DeliverySchedule(Struct, frozen=True, kw_only=True):
@@ -152,7 +163,10 @@ class DeliverySchedule(Struct, frozen=True, kw_only=True):
 
 
 class SendDeliveries:
-    """Sends the deliveries that are due, several at a time; any later run sends the others.
+    """Sends the deliveries that are due, several at a time to each endpoint.
+
+    Those to an endpoint that is busy, or rests after failures, stay in the store: they count no
+    attempt, and hold up no others.
 
     `clock` returns seconds from any starting point. With `propagation`, a receiver gets the trace
     of the response.
@@ -176,37 +190,89 @@ class SendDeliveries:
         self._schedule = schedule
         self._propagation = propagation
         self._failures = _Failures(clock)
+        self._outages = Outages(logger, CONSEQUENCE)
+        self._claiming = asyncio.Lock()
+        self._in_progress: Counter[str] = Counter()  # by endpoint
+        self._left_out: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_every(self, seconds: float) -> None:
         """Send due deliveries about every `seconds`, until cancelled."""
         if self._endpoints:
-            await run_periodically(
-                "webhooks are not delivered", self._send_all_due, every_s=seconds
-            )
+            try:
+                await run_periodically(CONSEQUENCE, self._start_due, every_s=seconds)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
 
     async def __call__(self) -> int:
-        """Attempt some due deliveries once each. Return how many. Raises: StoreError."""
-        deliveries = await self._outbox.claim_due_deliveries(
-            limit=MAX_CONCURRENT_DELIVERIES, claim_s=self._schedule.claim_s
-        )
-        errors = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
-        # An error of the store is raised only after all deliveries had their attempt.
-        for error in errors:
-            if error is not None:
-                raise error
-        return len(deliveries)
+        """Attempt due deliveries once each. Return how many. Raises: StoreError."""
+        tasks = await self._start_due()
+        await asyncio.gather(*tasks)
+        return len(tasks)
 
-    async def _send_all_due(self) -> None:
-        while await self() == MAX_CONCURRENT_DELIVERIES:
-            pass
+    async def _start_due(self) -> Sequence[asyncio.Task[None]]:
+        """Start to deliver what is due, except to endpoints that are busy or rest."""
+        started: list[asyncio.Task[None]] = []
+        async with self._claiming:
+            while deliveries := await self._claim():
+                for delivery in deliveries:
+                    self._in_progress[delivery.endpoint] += 1
+                    task = start_shared_task(self._deliver_and_go_on(delivery))
+                    task.add_done_callback(self._tasks.discard)
+                    started.append(task)
+                self._tasks.update(started)
+        return started
+
+    async def _claim(self) -> Sequence[WebhookDelivery]:
+        self._left_out = self._busy() | self._failures.resting()
+        free = MAX_IN_PROGRESS - self._in_progress.total()
+        if free <= 0:
+            self._left_out |= self._endpoints.keys()
+            return ()
+        return await self._outbox.claim_due_deliveries(
+            limit=min(CLAIMED_AT_ONCE, max(1, free // 2)),
+            claim_s=self._schedule.claim_s,
+            leave_out=self._left_out,
+        )
+
+    def _busy(self) -> set[str]:
+        """Return the endpoints that have their share of the places."""
+        names = self._endpoints.keys() | self._in_progress.keys()
+        used: Counter[str] = Counter()
+        for name in names:
+            used[self._sharer(name)] += self._in_progress[name]
+        free = MAX_IN_PROGRESS - used.total()
+        return {
+            name
+            for name in names
+            if self._in_progress[name] >= MAX_PER_ENDPOINT
+            or used[self._sharer(name)] >= (free + used[self._sharer(name)] + 1) // 2
+        }
+
+    def _sharer(self, name: str) -> str:
+        """Return who uses the places: the tenant whose own the endpoint is, or the endpoint."""
+        endpoint = self._endpoints.get(name)
+        if endpoint is None or endpoint.tenant is None:
+            return f"endpoint {name}"
+        return f"tenant {endpoint.tenant}"
+
+    async def _deliver_and_go_on(self, delivery: WebhookDelivery) -> None:
+        """Deliver it, then start what has waited because its endpoint was busy."""
+        endpoint = delivery.endpoint
+        with self._outages.log_outages():
+            try:
+                await self._deliver(delivery)
+            finally:
+                self._in_progress[endpoint] -= 1
+            if endpoint in self._left_out and self._in_progress[endpoint] < MAX_PER_ENDPOINT:
+                await self._start_due()
 
     async def _deliver(self, delivery: WebhookDelivery) -> None:
         log_as(request_id="", response_id=_response_of(delivery))
         endpoint = self._endpoints.get(delivery.endpoint)
         if endpoint is None:  # another server may have it in its settings, or this one soon
             await self._retry_later(delivery, "its endpoint is not in the settings")
-        elif (rest_s := self._failures.rest_s(endpoint.name)) > 0:
-            await self._outbox.delay_delivery(delivery.id, self._schedule.jitter(rest_s))
         else:
             await self._attempt(delivery, endpoint)
 

@@ -74,7 +74,7 @@ class CreateResponseService:
             else nullcontext()
         )
         async with reservation as reserved:
-            if submission.request.prompt is not None:
+            if submission.request.prompt is not None and not submission.is_expanded:
                 expanded = await self._expand_prompt(submission.request)
                 submission = replace(submission, request=expanded)
             check_request(submission.request)
@@ -118,7 +118,10 @@ class CreateResponseService:
         )
         async with claim:
             prepared = await self._prepare(submission, reservation)
-            return await self._start(prepared, admit=admit)
+            accepted = await self._start(prepared, admit=admit)
+            if prepared.turn.answered_calls:
+                await self._prepare.record_denials(prepared)
+            return accepted
 
     async def _check_quota(self, request: CreateResponse, tenant: str) -> None:
         """Check whether the tenant may store what the response will. Raises: QuotaExceeded."""

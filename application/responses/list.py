@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.application.ports import ResponseStore, StorePageQuery
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.listing import ListPage, list_matching
+from antiphon.application.tools.approvals import ApprovalAnswers
+from antiphon.domain.responses.preview import with_answers
 from antiphon.domain.responses.response_lists import ResponseFilter, ResponseSummary
 
 
 class ListResponses:
     """`GET /v1/responses`: each response as `GET /v1/responses/{id}` shows it, in short."""
 
-    def __init__(self, store: ResponseStore, runs: ActiveRuns, get: GetResponse) -> None:
+    def __init__(
+        self, store: ResponseStore, runs: ActiveRuns, get: GetResponse, answers: ApprovalAnswers
+    ) -> None:
         self._store = store
         self._runs = runs
         self._get = get
+        self._answers = answers
 
     async def __call__(
         self, tenant: str, query: StorePageQuery, filter: ResponseFilter
@@ -27,10 +33,30 @@ class ListResponses:
         """Raises: RequestError if there is no response `after`."""
 
         async def read(query: StorePageQuery) -> Sequence[ResponseSummary]:
-            page = await self._store.list_responses(tenant, query)
+            page = await self._with_answers(tenant, await self._store.list_responses(tenant, query))
             return [await self._show(tenant, response) for response in page]
 
         return await list_matching(read, query, filter.matches)
+
+    async def _with_answers(
+        self, tenant: str, page: Sequence[ResponseSummary]
+    ) -> Sequence[ResponseSummary]:
+        """Return the page with what has answered the approval requests of each response."""
+        ids = [
+            approval.id
+            for response in page
+            if response.preview is not UNSET
+            for approval in response.preview.approvals
+        ]
+        if not ids:
+            return page
+        answers = await self._answers.find(tenant, ids)
+        return [
+            replace(response, preview=with_answers(response.preview, answers))
+            if response.preview is not UNSET and response.preview.approvals
+            else response
+            for response in page
+        ]
 
     async def _show(self, tenant: str, response: ResponseSummary) -> ResponseSummary:
         shown = self._runs.with_metrics(response)

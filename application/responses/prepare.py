@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,9 +19,15 @@ from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import PlanTurns, Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.recorder import RunRecorder
+from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.domain.access.limits import LimitState
+from antiphon.domain.errors import AlreadyAnswered, StoreError
 from antiphon.domain.history.conversation import Entry
+from antiphon.domain.offers import mcp
+from antiphon.domain.responses.preview import preview_of_input
 from antiphon.domain.responses.response import Response
+
+logger = logging.getLogger("antiphon.requests")
 
 
 class PreparedResponse(Struct, frozen=True, kw_only=True):
@@ -67,6 +74,7 @@ class PrepareResponse:
         prepare_turn: PrepareTurn,
         plan_turns: PlanTurns,
         jobs: Jobs,
+        answers: ApprovalAnswers,
         *,
         can_resume: bool,
         owner: str,
@@ -76,6 +84,7 @@ class PrepareResponse:
         self._prepare_turn = prepare_turn
         self._plan_turns = plan_turns
         self._jobs = jobs
+        self._answers = answers
         self._can_resume = can_resume
         self._owner = owner
         self._new_id = new_id
@@ -90,6 +99,8 @@ class PrepareResponse:
             submission.context, caller, server=self._owner, background=bool(request.background)
         )
         turn = await self._prepare_turn(submission)
+        if turn.answered_calls:
+            await self._check_answers(submission, turn)
         response = response_of(
             request,
             turn.offer,
@@ -98,6 +109,8 @@ class PrepareResponse:
             created_at=int(self._now()),
             removed=turn.removed,
         )
+        if response.store:
+            recorder.preview = preview_of_input([entry.item for entry in turn.input])
         turns = await self._plan_turns(submission, turn, recorder)
         is_durable = submission.idempotency_key is not None or response.background
         if is_durable and body and self._can_resume:
@@ -117,13 +130,35 @@ class PrepareResponse:
             turns=turns,
             recorder=recorder,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.job_of(caller.tenant, body, charge)
-            if is_durable and body
-            else None,
+            job=await self._jobs.write(caller, body, charge) if is_durable and body else None,
             charge=charge,
             rate_limits=() if reservation is None else reservation.states,
             is_durable=is_durable,
         )
+
+    async def _check_answers(self, submission: Submission, turn: PreparedTurn) -> None:
+        """Refuse to answer a request again. Raises: AlreadyAnswered.
+
+        Of two requests at the same time, both may pass: the run that is second does not call.
+        """
+        ids = mcp.ids_of(turn.own_answers)
+        found = await self._answers.find(submission.caller.tenant, ids)
+        for request_id, response_id in found.items():
+            if response_id != submission.response_id:
+                raise AlreadyAnswered(request_id, response_id)
+
+    async def record_denials(self, prepared: PreparedResponse) -> None:
+        """Remember what the request of a started response has denied; never raises.
+
+        What it has approved is remembered before it is called.
+        """
+        ids = mcp.ids_of(call for call in prepared.turn.own_answers if not call.is_approved)
+        if not ids:
+            return
+        try:
+            await self._answers.use(prepared.tenant, prepared.id, ids)
+        except StoreError:
+            logger.exception("response %s: its denials are not remembered", prepared.id)
 
     async def _to_stored(self, entries: Sequence[Entry]) -> Sequence[StoredItem]:
         size = len(entries) * ITEM_BYTES

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from antiphon.application.input.from_request import wants_logprobs
 from antiphon.application.input.items import to_stored_item
@@ -37,12 +36,14 @@ from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.run_response import MakeSequencer, Run, RunResponse
 from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.application.support.compensation import Compensation
+from antiphon.application.support.key_locks import KeyLocks
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.access.limits import LimitState
 from antiphon.domain.errors import ConcurrencyLimitExceeded, EngineDead, NotFound, StoreError
 from antiphon.domain.events import Event
 from antiphon.domain.history import conversation as c
 from antiphon.domain.history.include_filter import METRICS
+from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.response import Response
 
 logger = logging.getLogger("antiphon.requests")
@@ -62,11 +63,13 @@ class StartLimits(Struct, frozen=True, kw_only=True):
 class AcceptedResponse(Struct, frozen=True, kw_only=True):
     """A running or waiting response, as it was saved, with its events.
 
-    `shown_items` are all items that the model was shown, if the caller must remember them.
+    `request` is what was asked for, with its prompt template applied. `shown_items` are all items
+    that the model was shown, if the caller must remember them.
     `rate_limits` is what the caller's key has used. `run` and `task` are None if the response
     waits.
     """
 
+    request: CreateResponse
     response: Response
     turn: PreparedTurn
     events: EventBatches
@@ -126,6 +129,7 @@ class StartResponse:
         self._now = now
         self._limits = limits
         self._compensation = Compensation()
+        self._queue_locks = KeyLocks()
 
     async def __call__(
         self, prepared: PreparedResponse, *, admit: AdmitPrompt | None = None
@@ -148,6 +152,11 @@ class StartResponse:
                 "Send the request again when one of them is complete.",
                 code="rate_limit_exceeded",
             )
+        # The next one of the tenant is counted when this one is saved.
+        async with self._queue_locks.of(prepared.tenant):
+            return await self._queue_next(prepared)
+
+    async def _queue_next(self, prepared: PreparedResponse) -> AcceptedResponse:
         waiting = (await self._store.get_storage_usage(prepared.tenant)).waiting
         if waiting >= self._limits.max_waiting:
             raise ConcurrencyLimitExceeded(
@@ -223,6 +232,7 @@ class StartResponse:
             with_messages=bool(request.enable_response_messages),
             with_metrics=METRICS in (request.include or ()),
             logprobs=LogprobBudget() if wants_logprobs(request) else None,
+            steers=prepared.submission.steers,
         )
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:
@@ -236,7 +246,7 @@ class StartResponse:
         events = [*run.sequencer.open(), *run.sequencer.start()]
         if run.sequencer.response.store:
             await self._save(prepared, run.sequencer.response, events, owner=self._owner)
-        await self._log.create(run.id)
+        await self._log.create(run.id, prepared.tenant, is_stored=prepared.is_durable)
         await self._log.append(run.id, events)
         reader = await self._log.open(run.id)
         if not prepared.is_durable:
@@ -259,7 +269,7 @@ class StartResponse:
             key=None if key is None else key.key,
         )
         stored = StoredResponse(
-            response=replace(response, metrics=prepared.recorder.snapshot()),
+            response=prepared.recorder.recorded(response),
             input=self._input_of(prepared),
             expires_at=self._expiry_of(response),
             run=run,
@@ -308,6 +318,7 @@ def _accepted(
         prepared.recorder.ignore(ignored)
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(
+        request=prepared.submission.request,
         response=response,
         turn=prepared.turn,
         events=events,

@@ -133,7 +133,7 @@ class StartBackgroundRuns:
             await self._end(restored)
             return
         run = restored.run
-        await self._log.create(run.id)
+        await self._log.create(run.id, run.tenant, is_stored=True)
         await self._log.append(run.id, restored.events)
         await self._run_response(run)
 

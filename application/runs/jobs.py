@@ -1,5 +1,5 @@
-"""A run's job: the sealed request, from which any server can start the run, and what the run has
-reserved of its key's limits.
+"""A run's job: the sealed request, from which any server can start the run, what the run has
+reserved of its key's limits, and the rights of the key.
 
 Requests contain secrets, such as the authorization of MCP servers, and more people can read a store
 than a server's memory.
@@ -8,17 +8,36 @@ than a server's memory.
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from antiphon.application.ports import Seal, Unseal
 from antiphon.application.resources.limits import RunCharge
 from antiphon.application.support.threads import run_in_thread
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import RequestError
 from antiphon.domain.requests.decoding import decode_request
 from antiphon.domain.requests.request import CreateResponse
 
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job that has been read: the run starts with it."""
+
+    request: CreateResponse
+    charge: RunCharge | None = None
+    policy: KeyPolicy = FULL_ACCESS
+
+
+class _Sealed(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A job whose run has a charge, or whose key has limited rights; of others, the body is all."""
+
+    charge: RunCharge | None
+    body: Raw
+    policy: KeyPolicy = FULL_ACCESS
+
+
 _encode = msgspec.json.Encoder().encode
-_decode_charged = msgspec.json.Decoder(tuple[RunCharge, Raw]).decode
+_decode = msgspec.json.Decoder(_Sealed).decode
 
 
 class Jobs:
@@ -28,23 +47,23 @@ class Jobs:
         self._seal = seal
         self._unseal = unseal
 
-    async def job_of(self, tenant: str, body: bytes, charge: RunCharge | None = None) -> bytes:
-        """Return the job of a request; `body` has been decoded before."""
-        if charge is not None:
-            body = b"[%b,%b]" % (_encode(charge), body)
-        return await run_in_thread(len(body), self._seal_body, tenant, body)
+    async def write(self, caller: Caller, body: bytes, charge: RunCharge | None = None) -> bytes:
+        """Return the sealed job of a request; `body` has been decoded before."""
+        if charge is not None or caller.policy != FULL_ACCESS:
+            body = _encode(_Sealed(charge, Raw(body), caller.policy))
+        return await run_in_thread(len(body), self._seal_body, caller.tenant, body)
 
-    async def request_of(self, tenant: str, job: bytes) -> tuple[CreateResponse, RunCharge | None]:
-        """Return the request and the charge of a job.
+    async def read(self, tenant: str, job: bytes) -> Job:
+        """Return the job.
 
         Raises: RequestError if it was sealed with another key.
         """
-        return await run_in_thread(len(job), self._unseal_request, tenant, job)
+        return await run_in_thread(len(job), self._unseal_job, tenant, job)
 
     def _seal_body(self, tenant: str, body: bytes) -> bytes:
         return self._seal(tenant, body.decode()).encode()
 
-    def _unseal_request(self, tenant: str, job: bytes) -> tuple[CreateResponse, RunCharge | None]:
+    def _unseal_job(self, tenant: str, job: bytes) -> Job:
         body = self._unseal(tenant, job.decode())
         if body is None:
             raise RequestError(
@@ -52,6 +71,7 @@ class Jobs:
                 "share a store must share their 'seal_key_file'."
             )
         if not body.startswith("["):  # the body of a request is an object
-            return decode_request(body.encode()).request, None
-        charge, request = _decode_charged(body)
-        return decode_request(bytes(request)).request, charge
+            return Job(request=decode_request(body.encode()).request)
+        sealed = _decode(body)
+        request = decode_request(bytes(sealed.body)).request
+        return Job(request=request, charge=sealed.charge, policy=sealed.policy)

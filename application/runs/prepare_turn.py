@@ -22,9 +22,8 @@ from antiphon.application.support.threads import ITEM_BYTES, MIN_THREAD_BYTES, c
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
 from antiphon.application.tools.offers import NO_TOOLS, KnownTools, OfferTools, json_bytes_of
-from antiphon.domain.access.rights import check_urls
 from antiphon.domain.history import conversation as c
-from antiphon.domain.items import AnyItem
+from antiphon.domain.items import AnyItem, McpApprovalResponse
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.offer import Offer
 from antiphon.domain.offers.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
@@ -41,7 +40,8 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 
     `input` holds the request's own items, `history` the items before them, and `conversation` both;
     `removed` names the items that the model is not shown, because this server cannot read them.
-    `approved_calls` are the MCP calls that the request approves. `tool_callers` run the calls of
+    `answered_calls` are the MCP calls that the client approved or denied. `tool_callers` run the
+    calls of
     this server's own tools, by kind. `ignored` are the paths of fields without effect.
     """
 
@@ -52,17 +52,33 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     turn: Turn
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
-    approved_calls: Sequence[mcp.ApprovedCall] = ()
+    answered_calls: Sequence[mcp.AnsweredCall] = ()
     tool_callers: Mapping[str, ToolCaller] = {}
     ignored: Sequence[str] = ()
 
+    @property
+    def approved_calls(self) -> Sequence[mcp.AnsweredCall]:
+        """The calls to run before the model's turn."""
+        return [call for call in self.answered_calls if call.is_approved]
+
+    @property
+    def own_answers(self) -> Sequence[mcp.AnsweredCall]:
+        """Those that the request itself answers, and not a response before it."""
+        own = {
+            entry.item.approval_request_id
+            for entry in self.input
+            if isinstance(entry.item, McpApprovalResponse)
+        }
+        return [call for call in self.answered_calls if call.request.id in own]
+
 
 class _CheckedRequest(Struct, frozen=True, kw_only=True):
+    entries: Sequence[c.Entry]
     items: Sequence[AnyItem]
     conversation: Sequence[AnyItem]
     offer: Offer
     ignored: Sequence[str]
-    approved_calls: Sequence[mcp.ApprovedCall] = ()
+    answered_calls: Sequence[mcp.AnsweredCall] = ()
     active_configuration: c.ActiveConfiguration = c.ActiveConfiguration()
 
 
@@ -121,6 +137,7 @@ class PrepareTurn:
             else await self._show_items(
                 conversation,
                 tenant=tenant,
+                policy=policy,
                 model=model,
                 added=items,
                 all_reasoning=reasoning is not None and reasoning.context == "all_turns",
@@ -142,11 +159,11 @@ class PrepareTurn:
             model=model,
             offer=offer,
             history=history,
-            input=entries,
+            input=checked.entries,
             turn=turn,
             removed=shown.removed,
             conversation=conversation,
-            approved_calls=checked.approved_calls if self._tool_servers is not None else (),
+            answered_calls=checked.answered_calls if self._tool_servers is not None else (),
             tool_callers=await find_callers(
                 offer.definitions, self._tool_providers, conversation, tenant=tenant
             )
@@ -164,10 +181,9 @@ class PrepareTurn:
     ) -> _CheckedRequest:
         """Check everything that needs no store and no network. Raises: RequestError."""
         request, caller = submission.request, submission.caller
-        if caller.policy.hosts:
-            check_urls(caller.policy, entries)
-        items = [entry.item for entry in entries]
         earlier_items = [entry.item for entry in history] if history else []
+        entries = c.settle_ids([item.id for item in earlier_items], entries)
+        items = [entry.item for entry in entries]
         conversation = [*earlier_items, *items]
         only_messages = c.only_messages(conversation)
         offer = NO_TOOLS
@@ -180,19 +196,18 @@ class PrepareTurn:
                 policy=caller.policy,
                 known=known_tools,
             )
-        ignored = ignored_paths(request, offer)
+        ignored = (*ignored_paths(request, offer), *submission.ignored)
         if submission.strict:
             refuse_ignored(ignored, offer)
-        c.check_ids([item.id for item in earlier_items] if earlier_items else (), items)
         checked = _CheckedRequest(
-            items=items, conversation=conversation, offer=offer, ignored=ignored
+            entries=entries, items=items, conversation=conversation, offer=offer, ignored=ignored
         )
         if only_messages:
             return checked
         c.check_call_output_pairs(conversation)
         return replace(
             checked,
-            approved_calls=mcp.approved_calls(conversation),
+            answered_calls=mcp.answered_calls(conversation),
             active_configuration=c.active_configuration(conversation),
         )
 

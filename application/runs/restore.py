@@ -18,8 +18,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.submission import Submission
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.progress.run_progress import RunProgress
-from antiphon.application.resources.limits import RunCharge
-from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.jobs import Job, Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.prepare_turn import PrepareTurn
@@ -140,12 +139,15 @@ class RestoreRun:
         The run waits for its model until `is_stopping` returns True.
         """
         lease = leased_run.lease
-        request, charge, failure = await self._read_request(leased_run)
+        job, failure = await self._read_job(leased_run)
+        request = job.request if job else None
         log = await self._read_log(leased_run)
         progress = RunProgress(() if log is None else log.records)
         recorder = RunRecorder.resumed(
             leased_run.response.metrics, server=server, epoch=lease.epoch, progress=progress
         )
+        if leased_run.response.preview is not UNSET:
+            recorder.preview = leased_run.response.preview
         sequencer, events = self._resume_sequencer(leased_run, request, log, progress)
         if sequencer.response.status in TERMINAL:  # the store has only logged the end
             await self._store.finish_response(lease, recorder.end(sequencer.response))
@@ -157,11 +159,11 @@ class RestoreRun:
             lease=lease,
             sequencer=sequencer,
             recorder=recorder,
-            turns=LazyTurns(partial(self._start_turns, request, lease, recorder, is_stopping))
-            if request
+            turns=LazyTurns(partial(self._start_turns, job, lease, recorder, is_stopping))
+            if job
             else EmptyTurns(),
             journal=self._make_journal(lease, recorder, resumed_log),
-            charge=charge,
+            charge=job.charge if job else None,
             can_resume=failure is None,
             resumed_log=resumed_log,
             hide_reasoning=request is not None and request.include_reasoning is False,
@@ -190,7 +192,7 @@ class RestoreRun:
     ) -> tuple[Sequencer, Sequence[Event] | None]:
         """Return the sequencer after the log's events, and the events; or a new one, and None."""
         lease = leased_run.lease
-        response = replace(leased_run.response, metrics=UNSET)  # the recorder has them
+        response = replace(leased_run.response, metrics=UNSET, preview=UNSET)  # of the recorder
         if log is not None:
             try:
                 resumed = self._make_sequencer.resume(
@@ -216,22 +218,19 @@ class RestoreRun:
             logger.exception("response %s: its log cannot be continued", lease.response_id)
             return None
 
-    async def _read_request(
-        self, leased_run: LeasedRun
-    ) -> tuple[CreateResponse | None, RunCharge | None, Failure | None]:
-        """Return the request and its charge, or why the run cannot start."""
+    async def _read_job(self, leased_run: LeasedRun) -> tuple[Job | None, Failure | None]:
+        """Return the run's job, or why it cannot start."""
         if leased_run.job is None:
-            return None, None, SERVER_RESTARTED
+            return None, SERVER_RESTARTED
         try:
-            request, charge = await self._jobs.request_of(leased_run.lease.tenant, leased_run.job)
+            return await self._jobs.read(leased_run.lease.tenant, leased_run.job), None
         except RequestError as exc:
             logger.warning("response %s: %s", leased_run.lease.response_id, exc)
-            return None, None, Failure(code="server_error", message=exc.message)
-        return request, charge, None
+            return None, Failure(code="server_error", message=exc.message)
 
     async def _start_turns(
         self,
-        request: CreateResponse,
+        job: Job,
         lease: Lease,
         recorder: RunRecorder,
         is_stopping: Callable[[], bool],
@@ -242,10 +241,10 @@ class RestoreRun:
         Waits while the model is busy, and for some minutes if it is not there, within the time that
         a response may run.
         """
-        request = await self._expand_prompt(request)
+        request = await self._expand_prompt(job.request)
         check_request(request)
         submission = Submission(
-            caller=Caller(tenant=lease.tenant),
+            caller=Caller(tenant=lease.tenant, policy=job.policy),
             request=request,
             response_id=lease.response_id,
             context=RequestContext(trace_headers=recorder.trace_headers),
@@ -284,14 +283,19 @@ class LazyTurns(RunTurns):
 
     def __init__(self, start: Callable[[], Awaitable[Turns]]) -> None:
         self._start = start
+        self._turns: Turns | None = None
 
     async def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
-        turns = await self._start()
+        turns = self._turns = await self._start()
         async with aclosing(turns.iterate(output, usages)) as started_turns:
             async for turn in started_turns:
                 yield turn
+
+    def release(self) -> None:
+        if self._turns is not None:
+            self._turns.release()
 
 
 class EmptyTurns(RunTurns):
@@ -302,3 +306,6 @@ class EmptyTurns(RunTurns):
     ) -> AsyncGenerator[ModelTurn]:
         return
         yield
+
+    def release(self) -> None:
+        pass

@@ -47,11 +47,13 @@ from antiphon.domain.access.redaction import without_secrets_and_files
 from antiphon.domain.errors import (
     AntiphonError,
     CannotResume,
+    ConcurrencyLimitExceeded,
     EngineError,
     LeaseLost,
     LimitExceeded,
     RequestError,
     RunDiverged,
+    ServerOverloaded,
     ServerShuttingDown,
     StoreError,
 )
@@ -60,6 +62,7 @@ from antiphon.domain.history import conversation as c
 from antiphon.domain.items import AnyItem
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.response import TERMINAL, Failure, Response
+from antiphon.domain.responses.steering import STEERED, Steers
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
 
@@ -76,12 +79,16 @@ ENDED_ELSEWHERE = Failure(
     code="server_error", message="The response was ended or deleted by another request."
 )
 
+BUSY = (LimitExceeded, ConcurrencyLimitExceeded, ServerOverloaded)
+"""Errors that say nothing of the request: another time, it may succeed."""
+
 INCOMPLETE_REASONS: Mapping[d.CutReason, str] = {
     "length": "max_output_tokens",
     "turns": "max_turns",
     "context": "max_context",
     "logprobs": "max_logprobs",
     "content_filter": "content_filter",
+    "steered": STEERED,
 }
 """The reason that ended a turn -> `incomplete_details.reason` (docs/decisions/0055)."""
 
@@ -144,6 +151,9 @@ class RunTurns(Protocol):
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage], /
     ) -> AsyncGenerator[ModelTurn]: ...
 
+    def release(self) -> None:
+        """Give back what the turns hold of the bytes in work: the response has ended."""
+
 
 class Run(Struct, frozen=True, kw_only=True):
     """An accepted response and what its run needs.
@@ -151,6 +161,7 @@ class Run(Struct, frozen=True, kw_only=True):
     `input` holds the request's own items if they are stored. `charge` is what the run has reserved
     of its key's limits. `can_resume`: any server can go on with the run. `resumed_log` is the log
     of a run that another server has begun. `logprobs` is None if the client does not want any.
+    `steers` is None if the client cannot steer the response.
     """
 
     lease: Lease
@@ -166,6 +177,7 @@ class Run(Struct, frozen=True, kw_only=True):
     with_messages: bool = False
     with_metrics: bool = False
     logprobs: LogprobBudget | None = None
+    steers: Steers | None = None
 
     @property
     def id(self) -> str:
@@ -216,6 +228,12 @@ class RunResponse:
         run.recorder.start()
         if run.with_metrics:
             run.sequencer.metrics = run.recorder.snapshot
+        try:
+            await self._run_to_end(run)
+        finally:
+            run.turns.release()
+
+    async def _run_to_end(self, run: Run) -> None:
         ending: Coroutine[Any, Any, object]
         try:
             end = await self._run_turns(run)
@@ -306,7 +324,7 @@ class RunResponse:
             return sequencer.fail(Failure(code="server_error", message=str(exc)))
         except RequestError as exc:  # from a turn that was admitted after the run started
             logger.warning("response %s: %s", run.id, exc)
-            code = "rate_limit_exceeded" if isinstance(exc, LimitExceeded) else "invalid_prompt"
+            code = "rate_limit_exceeded" if isinstance(exc, BUSY) else "invalid_prompt"
             return sequencer.fail(Failure(code=code, message=exc.message))
         except Exception as exc:
             if limit.expired() and isinstance(exc, TimeoutError):
@@ -351,21 +369,28 @@ class RunResponse:
         reason: d.EndReason = "stop"
         feed, append = run.sequencer.feed, run.journal.append
         must_watch, trace = True, run.recorder.trace
-        logprobs = run.logprobs
+        logprobs, steers = run.logprobs, run.steers
+        first_item = len(run.sequencer.output)
         async with turn as batches:
             async for deltas in batches:
                 if must_watch:
                     must_watch = run.recorder.watch_batch(deltas)
                 shown = _without_reasoning(deltas) if run.hide_reasoning else deltas
-                events = (
-                    feed(shown[0])
-                    if len(shown) == 1
-                    else [event for delta in shown for event in feed(delta)]
-                )
+                must_stop = False
+                if steers is not None and steers.are_waiting:
+                    events, must_stop = run.sequencer.feed_to_boundary(shown, first_item)
+                else:
+                    events = (
+                        feed(shown[0])
+                        if len(shown) == 1
+                        else [event for delta in shown for event in feed(delta)]
+                    )
                 if trace is not None:
                     trace.add_batch(deltas, events[-1].sequence_number if events else -1)
                 if events:
                     await append(events)
+                if must_stop:
+                    return "steered"
                 if deltas and isinstance(deltas[-1], d.TurnEnd):
                     reason = deltas[-1].reason
                 elif logprobs is not None and logprobs.is_spent_by(deltas):

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from antiphon.application.ports import (
 )
 from antiphon.application.progress.records import AnyRecord, decode_records
 from antiphon.application.runs.event_chunks import decode_chunk, progress_of
+from antiphon.application.support.bytes_in_work import STREAM_WAIT_S, HeldBytes
 from antiphon.application.support.event_batches import cut_batch
 from antiphon.application.support.retry import retry
 from antiphon.application.support.threads import run_in_thread
@@ -34,6 +36,12 @@ MAX_WAIT_S = 10.0
 """The longest wait for a notification of new events; then the log is read anyway."""
 
 RETRY_S = 10.0
+
+READ_BYTES = 512 * 1024
+"""About how much of a log a reader has at a time."""
+
+DECODED = 4
+"""Times the bytes of its chunk that an event takes in memory: its objects, and their texts."""
 
 DELETED = ("response_deleted", "The response was deleted while it was streamed.")
 UNAVAILABLE = (
@@ -92,10 +100,12 @@ class StoredEvents(EventBatches):
         *,
         after: int = -1,
         retry_s: float = RETRY_S,
+        held: HeldBytes | None = None,
     ) -> None:
         self._store = store
         self._ids = (tenant, response_id)
         self._retry_s = retry_s
+        self._held = held
         self._after = self._last = max(after, -1)
         self._chunks: deque[EventChunk] = deque()
         self._ready: deque[Event] = deque()
@@ -105,11 +115,21 @@ class StoredEvents(EventBatches):
 
     @classmethod
     async def open(
-        cls, store: Store, tenant: str, response_id: str, *, after: int = -1
+        cls,
+        store: Store,
+        tenant: str,
+        response_id: str,
+        *,
+        after: int = -1,
+        held: HeldBytes | None = None,
     ) -> StoredEvents:
-        """Raises: NotFound if the store has no log of this response."""
-        reader = cls(store, tenant, response_id, after=after)
+        """Raises: NotFound if the store has no log of this response; ConcurrencyLimitExceeded,
+        ServerOverloaded if there is no room for it.
+        """
+        reader = cls(store, tenant, response_id, after=after, held=held)
         reader._add(await reader._read_log(reader._last))
+        if held is not None:
+            held.resize(reader._size(held))
         return reader
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
@@ -135,10 +155,16 @@ class StoredEvents(EventBatches):
     async def aclose(self) -> None:
         self._is_over = True
         self._ready.clear()
+        self._chunks.clear()
+        self._release()
+
+    def __del__(self) -> None:
+        self._release()
 
     async def _wait_for_events(self) -> None:
         while not self._ready and not self._is_over:
             if self._chunks:
+                await self._wait_for_room()
                 await self._decode(self._chunks[0])
                 self._chunks.popleft()
             elif self._has_last_chunk:
@@ -148,6 +174,7 @@ class StoredEvents(EventBatches):
                 log_slice = await self._read_log(self._last)
                 self._add(log_slice)
                 if not log_slice.chunks and not log_slice.ends:
+                    self._release()
                     await retry(self._wait_for_log, self._retry_s)
 
     async def _check_end(self) -> None:
@@ -163,7 +190,8 @@ class StoredEvents(EventBatches):
             raise CorruptLog(f"The log has no end after number {self._last}.")
 
     async def _read_log(self, after: int) -> LogSlice:
-        return await retry(lambda: self._store.read_events(*self._ids, after=after), self._retry_s)
+        read = partial(self._store.read_events, *self._ids, after=after, limit_bytes=READ_BYTES)
+        return await retry(read, self._retry_s)
 
     async def _wait_for_log(self) -> None:
         await self._store.wait_for_events(*self._ids, after=self._last, limit_s=MAX_WAIT_S)
@@ -171,6 +199,19 @@ class StoredEvents(EventBatches):
     def _add(self, log_slice: LogSlice) -> None:
         self._chunks.extend(log_slice.chunks)
         self._has_last_chunk = log_slice.ends
+
+    async def _wait_for_room(self) -> None:
+        if self._held is not None:
+            await self._held.wait_for(self._size(self._held), timeout_s=STREAM_WAIT_S)
+
+    def _size(self, held: HeldBytes) -> int:
+        """Return the bytes of the chunks, of which the first is decoded next."""
+        sizes = [len(chunk.body) for chunk in self._chunks]
+        return min(sum(sizes) + DECODED * sizes[0], held.most) if sizes else 0
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.release()
 
     async def _decode(self, chunk: EventChunk) -> None:
         events = await _events_after(self._last, chunk)
@@ -201,9 +242,17 @@ class FollowedEvents(EventBatches):
     """A run's events from the log of this process and, if that breaks off, from the store."""
 
     def __init__(
-        self, local: EventBatches, store: Store, tenant: str, response_id: str, *, after: int = -1
+        self,
+        local: EventBatches,
+        store: Store,
+        tenant: str,
+        response_id: str,
+        *,
+        after: int = -1,
+        held: HeldBytes | None = None,
     ) -> None:
         self._batches = local
+        self._held = held
         self._is_local = True
         self._store = store
         self._ids = (tenant, response_id)
@@ -221,7 +270,7 @@ class FollowedEvents(EventBatches):
                 self._is_over = True
                 raise
             self._is_local = False
-            self._batches = StoredEvents(self._store, *self._ids, after=self._last)
+            self._batches = StoredEvents(self._store, *self._ids, after=self._last, held=self._held)
             batch = await anext(self._batches)
         self._note(batch)
         return batch

@@ -7,7 +7,7 @@ it. A run reads all turns in the same way. So a feature that needs the model aga
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from functools import cached_property, partial
 
@@ -27,11 +27,11 @@ from antiphon.application.ports import (
     Model,
     ModelTurn,
     Seal,
-    ToolServers,
     Turn,
     TurnFacts,
 )
 from antiphon.application.runs.prepare_turn import PreparedTurn
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.telemetry.trace_context import TRACE_HEADERS, Propagation
@@ -39,16 +39,19 @@ from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
-from antiphon.application.tools.mcp import McpSessions, McpTurn
+from antiphon.application.tools.mcp import McpSessions, McpTurn, OpenMcpSessions
+from antiphon.application.tools.outputs import ResponseOutputs, ToolRoom
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.history.compaction import items_to_keep
 from antiphon.domain.items import AnyItem, CompactionTrigger, has_another_turn, waits_for_client
 from antiphon.domain.offers import mcp
-from antiphon.domain.offers.mcp import ApprovedCall, listed_tools_by_label
-from antiphon.domain.offers.offer import Offer, mcp_servers_of, with_listed_tools, with_loaded_tools
+from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
+from antiphon.domain.offers.offer import Offer, mcp_servers_of, with_listings, with_loaded_tools
 from antiphon.domain.offers.tool_search import search
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.steering import Steers
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool
 
@@ -62,10 +65,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     `mcp_servers`: the MCP servers whose tools the model may call. `unlisted_labels`: the labels of
     those whose tools must be listed first. `approved_calls`: MCP calls to run before the model's
     turn. `max_calls`: the request's limit for tool calls. `tool_callers`: what runs the calls of
-    this server's own tools, by kind.
+    this server's own tools, by kind. `steers`: what the client adds while the response runs.
     """
 
     tenant: str
+    policy: KeyPolicy
     model: Model
     offer: Offer
     turn: Turn
@@ -75,9 +79,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     summary: str | None = None
     mcp_servers: Sequence[McpTool] = ()
     unlisted_labels: Sequence[str] = ()
-    approved_calls: Sequence[ApprovedCall] = ()
+    approved_calls: Sequence[AnsweredCall] = ()
     max_calls: int | None = None
     tool_callers: Mapping[str, ToolCaller] = {}
+    steers: Steers | None = None
 
 
 class Turns:
@@ -90,26 +95,28 @@ class Turns:
         plan: Plan,
         show_items: ShowItems,
         seal: Seal,
-        tool_servers: ToolServers | None,
+        open_sessions: Callable[[Sequence[McpTool]], McpSessions],
         budgets: Budgets,
         *,
         request_id: str,
         records: CallRecords,
+        outputs: ResponseOutputs,
     ) -> None:
         self._plan = plan
         self._max_turns = budgets.turns
-        self._tool_servers = tool_servers
+        self._open_sessions = open_sessions
         self._budgets = budgets
         self._show_items = show_items
         self._seal = seal
         self._request_id = request_id
         self._records = records
+        self._outputs = outputs
         self._admitted_count = 0
         self._admit_prompt: AdmitPrompt | None = None
 
     @cached_property
     def _sessions(self) -> McpSessions:
-        return McpSessions(self._tool_servers, self._plan.mcp_servers)
+        return self._open_sessions(self._plan.mcp_servers)
 
     @cached_property
     def _calls(self) -> ToolCalls:
@@ -120,6 +127,7 @@ class Turns:
             self._budgets,
             max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
             records=self._records,
+            outputs=self._outputs,
         )
 
     @property
@@ -141,6 +149,10 @@ class Turns:
         """Abort the first turn, if `iterate` will not be read."""
         await self._first.aclose()
 
+    def release(self) -> None:
+        """Give back what the output of tools holds, once the response is stored."""
+        self._outputs.release()
+
     async def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
@@ -154,7 +166,9 @@ class Turns:
             if plan.compacts:
                 if not plan.answers:
                     return
-                shown = await self._show_items(output, tenant=plan.tenant, model=plan.model)
+                shown = await self._show_items(
+                    output, tenant=plan.tenant, policy=plan.policy, model=plan.model
+                )
                 turn = replace(turn, items=shown.items)
                 first_item, first_usage = len(output), len(usages)
                 last_turn = await self._start_first_answer(turn)
@@ -198,9 +212,12 @@ class Turns:
                 return
             if any(map(waits_for_client, new_items)):
                 return
+            if self._plan.steers is not None and self._plan.steers.are_waiting:
+                yield OutOfBudgetTurn("steered", after=last_turn)
+                return
             known_tokens = None
             if isinstance(last_turn, McpTurn):
-                offer = with_listed_tools(offer, listed_tools_by_label(new_items))
+                offer = with_listings(offer, listings_by_label(new_items))
             else:
                 loaded_tools = [tool for result in search_results for tool in result]
                 offer = with_loaded_tools(offer, loaded_tools)
@@ -216,7 +233,10 @@ class Turns:
                 return
             turn = replace(
                 turn,
-                items=[*turn.items, *new_items],
+                items=[
+                    *turn.items,
+                    *self._show_items.shorten_outputs(new_items, self._plan.model),
+                ],
                 tools=offer.specs,
                 choice=offer.choice,
                 sampling=replace(turn.sampling, max_tokens=remaining_tokens),
@@ -277,7 +297,8 @@ class Turns:
 
 
 class OutOfBudgetTurn(ModelTurn):
-    """A turn that ends before it starts, because the turns up to `after` used the whole budget."""
+    """A turn that ends before it starts: the turns up to `after` used the whole budget, or the
+    client has steered the response."""
 
     def __init__(self, reason: CutReason, *, after: ModelTurn) -> None:
         self._reason = reason
@@ -309,20 +330,22 @@ class PlanTurns:
         self,
         show_items: ShowItems,
         seal: Seal,
-        tool_servers: ToolServers | None = None,
+        open_sessions: OpenMcpSessions,
         *,
         budgets: Budgets = DEFAULT_BUDGETS,
         audit_log: AuditLog | None = None,
         traces: KeepTraces | None = None,
         propagation: Propagation | None = None,
+        tool_room: ToolRoom | None = None,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
-        self._tool_servers = tool_servers
+        self._open_sessions = open_sessions
         self._budgets = budgets
         self._audit_log = audit_log
         self._traces = None if traces is None or traces.keep == "off" else traces
         self._propagation = propagation
+        self._tool_room = tool_room or ToolRoom(BytesInWork())
 
     async def __call__(
         self,
@@ -342,12 +365,11 @@ class PlanTurns:
             recorder.trace = trace
             turn = replace(prepared.turn, trace_steps=trace.max_steps)
             prepared = replace(prepared, turn=turn)
-        plan = await plan_of(request, prepared, tenant=tenant)
         return Turns(
-            plan,
+            await plan_of(submission, prepared),
             self._show_items,
             self._seal,
-            self._tool_servers,
+            partial(self._open_sessions, tenant, response_id),
             self._budgets,
             request_id=response_id if epoch is None else f"{response_id}_{epoch}",
             records=CallRecords(
@@ -362,11 +384,13 @@ class PlanTurns:
                 key_id=submission.caller.key_id,
                 response_id=response_id,
             ),
+            outputs=self._tool_room.open_response(tenant, self._budgets.response_bytes),
         )
 
 
-async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: str) -> Plan:
+async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
     """Return the plan. Raises: RequestError."""
+    request, caller = submission.request, submission.caller
     has_options = request.generate is not None or request.prompt_cache_options is not None
     warms_up = has_options and request.is_prewarm
     has_trigger = bool(prepared.input) and isinstance(prepared.input[-1].item, CompactionTrigger)
@@ -375,7 +399,8 @@ async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: st
     servers = mcp_servers_of(prepared.offer) if prepared.offer.definitions else []
     labels = dict.fromkeys([server.server_label for server in servers]) if servers else {}
     return Plan(
-        tenant=tenant,
+        tenant=caller.tenant,
+        policy=caller.policy,
         model=prepared.model,
         offer=prepared.offer,
         turn=prepared.turn,
@@ -389,11 +414,12 @@ async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: st
         summary=_summary_of(request) if request.reasoning else None,
         mcp_servers=servers,
         unlisted_labels=[
-            label for label in labels if mcp.listed_tools(label, prepared.conversation) is None
+            label for label in labels if mcp.last_listing(label, prepared.conversation) is None
         ],
         approved_calls=prepared.approved_calls,
         max_calls=request.max_tool_calls,
         tool_callers=prepared.tool_callers,
+        steers=submission.steers,
     )
 
 

@@ -26,11 +26,15 @@ ReadPage = Callable[[StorePageQuery], Awaitable[Sequence[E]]]
 
 
 class ListPage(Struct, Generic[E], frozen=True, kw_only=True):
-    """A page of a list. The next one begins after `last_id`, which may not be among the items."""
+    """A page of a list. The next one begins after `last_id`, which may not be among the items.
+
+    `searched` entries were read for it, from the first of the page to `last_id`.
+    """
 
     items: list[E]
     last_id: str | None
     has_more: bool
+    searched: int = 0
 
 
 async def read_page(read: ReadPage[E], query: StorePageQuery) -> Page[E]:
@@ -50,11 +54,11 @@ async def list_matching(
     async with aclosing(_read_all(read, query)) as entries:
         async for entry in entries:
             if len(found) == query.limit or count == MAX_READ:
-                return ListPage(items=found, last_id=last_id, has_more=True)
+                return ListPage(items=found, last_id=last_id, has_more=True, searched=count)
             count, last_id = count + 1, entry.id
             if matches(entry):
                 found.append(entry)
-    return ListPage(items=found, last_id=last_id, has_more=False)
+    return ListPage(items=found, last_id=last_id, has_more=False, searched=count)
 
 
 async def _read_all(read: ReadPage[E], query: StorePageQuery) -> AsyncGenerator[E]:

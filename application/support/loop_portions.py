@@ -34,12 +34,16 @@ class LoopPortions:
 
     async def run(self, tenant: str, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `work()`, started in turn."""
+        await self.wait(tenant)
+        return await work()
+
+    async def wait(self, tenant: str) -> None:
+        """Return when the caller may do a piece of work, right away."""
         if self._waiting.count or self._is_over():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(tenant, turn)
             await turn
         self._schedule()
-        return await work()
 
     def _is_over(self) -> bool:
         started_at = self._started_at

@@ -3,6 +3,11 @@
 Everything that this server does for anyone waits while one callback runs. So a thread asks the
 loop for a sign of life again and again, and logs the stack of the loop's thread when none comes in
 time. It asks ten times a second with the default limit, which costs less than can be measured.
+
+A call into C that keeps the interpreter's lock, as `re` does, stops this thread too. It wakes as
+soon as the call is over, sees by the clock that it is late, and finds the loop's thread at the call
+or close behind it. Of a call that never ends it cannot tell, so a stranger's pattern must not get
+to `re` (docs/decisions/0137-clients-patterns-never-reach-re.md).
 """
 
 from __future__ import annotations
@@ -55,14 +60,20 @@ class LoopWatchdog:
             self._thread.join()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, loop_thread: int) -> None:
-        while not self._stopping.wait(self._limit_s):
+        while True:
+            slept_at = time.monotonic()
+            if self._stopping.wait(self._limit_s):
+                return
+            late_s = time.monotonic() - slept_at - self._limit_s
+            if late_s > self._limit_s:
+                self._report(late_s, _stacks(loop_thread))
             alive = threading.Event()
             asked_at = time.monotonic()
             try:
                 loop.call_soon_threadsafe(alive.set)
             except RuntimeError:  # the loop is closed
                 return
-            if alive.wait(self._limit_s):
+            if alive.wait(self._limit_s) and time.monotonic() - asked_at < 2 * self._limit_s:
                 continue
             stacks = _stacks(loop_thread)
             while not alive.wait(self._limit_s) and not self._stopping.is_set():

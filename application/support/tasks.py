@@ -4,7 +4,7 @@ starts without a task."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
@@ -43,6 +43,16 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(task)
     return task.result()
+
+
+async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Return all results, in order; the first failure cancels the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def run_or_undo(

@@ -197,6 +197,13 @@ UNSENT = Instrument(
     unit="bytes",
     labels=("connection",),
 )
+WORK = Instrument(
+    name="antiphon_work",
+    kind="gauge",
+    help="Large requests, histories, outputs and files that this server works on now.",
+    unit="bytes",
+    labels=("subject",),
+)
 MODEL_READY = Instrument(
     name="antiphon_model_state",
     kind="gauge",

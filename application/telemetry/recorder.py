@@ -26,6 +26,7 @@ from antiphon.domain.responses.metrics import (
     ToolCallMetrics,
     TurnMetrics,
 )
+from antiphon.domain.responses.preview import ResponsePreview, with_output
 from antiphon.domain.responses.response import TERMINAL, Response
 from antiphon.domain.responses.usage import TurnUsage, sum_of
 
@@ -74,6 +75,8 @@ class RunRecorder:
         self._store_failures = 0
         self.trace: RunTrace | None = None
         """The trace that is kept of the run to explain it, if any."""
+        self.preview: ResponsePreview | None = None
+        """The preview of a response that is stored, so far."""
         self.progress: RunProgress | None = None
         """The progress with which another server can go on with the run, if one may."""
 
@@ -247,7 +250,15 @@ class RunRecorder:
             store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
         )
-        return replace(response, metrics=self._metrics)
+        return self.recorded(response)
+
+    def recorded(self, response: Response) -> Response:
+        """Return the response as it is stored: with its record, and its preview if it has one."""
+        metrics = self.snapshot()
+        if self.preview is None:
+            return replace(response, metrics=metrics)
+        self.preview = with_output(self.preview, response.output)
+        return replace(response, metrics=metrics, preview=self.preview)
 
     @property
     def received_at(self) -> float:
@@ -337,6 +348,8 @@ class _OpenTurn:
         if self._model_turn is None:
             return turn
         facts = self._model_turn.facts()
+        if facts.came_at_once:
+            turn = _as_generated(turn, written, facts.generation_s)
         return replace(
             turn,
             kind=facts.kind,
@@ -344,8 +357,25 @@ class _OpenTurn:
             engine=facts.engine,
             attempts=facts.attempts,
             is_repaired=facts.is_repaired,
+            repairs=tuple(facts.repairs),
+            unmarked_calls=facts.unmarked_calls,
+            fittings=tuple(facts.fittings),
             resumed_tokens=facts.resumed_tokens,
         )
+
+
+def _as_generated(turn: TurnMetrics, usage: TurnUsage, generation_s: float | None) -> TurnMetrics:
+    """Return a turn whose tokens came at once: that says nothing of when the first one was there,
+    but the engine may."""
+    first_token_at = None
+    if generation_s is not None and turn.last_token_at is not None:
+        first_token_at = max(turn.started_at, in_microseconds(turn.last_token_at - generation_s))
+    return replace(
+        turn,
+        first_token_at=first_token_at,
+        first_text_at=None,
+        tokens_per_second=_tokens_per_second(usage, first_token_at, turn.last_token_at),
+    )
 
 
 def _tokens_per_second(

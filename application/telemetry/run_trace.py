@@ -92,6 +92,7 @@ class _Turn:
         self.reason = ""
         self.kind = ""
         self.transcript: TurnTranscript | None = None
+        self.unmarked_calls = 0
 
 
 class RunTrace:
@@ -131,7 +132,9 @@ class RunTrace:
     def close_turn(self, turn: ModelTurn, reason: str) -> None:
         """Record the end of a turn; `reason` is "" if it failed or was cancelled."""
         ended, self._open = self._open, _Turn()
-        ended.transcript, ended.kind, ended.reason = turn.transcript(), turn.facts().kind, reason
+        facts = turn.facts()
+        ended.transcript, ended.kind, ended.reason = turn.transcript(), facts.kind, reason
+        ended.unmarked_calls = facts.unmarked_calls
         self._turns.append(ended)
 
     async def save(self, lease: Lease, response: Response) -> None:
@@ -185,6 +188,7 @@ class RunTrace:
             tools=tuple(asked.tools),
             choice=asked.choice,
             parallel_tool_calls=asked.parallel_tool_calls,
+            unmarked_calls=turn.unmarked_calls,
             upstream_request=transcript.upstream_request,
             steps=tuple(
                 TracedStep(tokens, len(text), self._offset(at)) for at, tokens, text in log.steps

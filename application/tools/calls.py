@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -25,11 +24,12 @@ from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.tools.audit import CallRecord, CallRecords
 from antiphon.application.tools.budgets import (
     DEFAULT_BUDGETS,
-    MAX_FAILURES,
     MAX_PARALLEL_CALLS,
     Budgets,
 )
+from antiphon.application.tools.circuit_breaker import MAX_FAILURES, CircuitBreakers
 from antiphon.application.tools.citations import CitationSource, Cite
+from antiphon.application.tools.outputs import ResponseOutputs
 from antiphon.application.tools.work import (
     RunningWork,
     Work,
@@ -43,8 +43,8 @@ from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 APPROVAL = "mcp_approval"
 TOO_MANY_CALLS = "This call was not run: the response has made the max_tool_calls that it may make."
 NO_ANSWER = (
-    f"This call was not run: the last {MAX_FAILURES} calls got no answer. Trying again in this "
-    "response will not help."
+    f"This call was not run: the last {MAX_FAILURES} calls of this tool's server got no "
+    "answer. It is left alone for a while."
 )
 
 LOST = (
@@ -144,6 +144,7 @@ class ToolCalls:
         *,
         max_parallel: int = MAX_PARALLEL_CALLS,
         records: CallRecords | None = None,
+        outputs: ResponseOutputs | None = None,
     ) -> None:
         self._callers = callers
         self._remaining_calls = max_calls
@@ -152,9 +153,10 @@ class ToolCalls:
             caller.cite for caller in distinct_callers if isinstance(caller, CitationSource)
         ]
         self._budgets = budgets
+        self._outputs = outputs or ResponseOutputs(budgets.response_bytes)
         self._records = records or CallRecords(recorder=RunRecorder())
         self._slots = asyncio.Semaphore(max_parallel)
-        self._failures_in_a_row: Counter[tuple[str, str | None]] = Counter()
+        self._circuit_breakers = CircuitBreakers()
 
     def open_item(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
         """Return the start of a call that runs here, and the delta that opens its item."""
@@ -187,9 +189,10 @@ class ToolCalls:
         if self._remaining_calls is not None and self._remaining_calls < 0:
             return self.refuse(start, arguments, refuse(TOO_MANY_CALLS))
         call = self._open_progress()
-        record = self._records.call(start, arguments, is_known=call is not None and call.has_ended)
+        is_known = call is not None and call.has_ended
+        record = self._records.call(start, arguments, is_known=is_known)
         output = self._call_if_reachable(caller, start, arguments, record, call)
-        work = Work(output, refuse, caller.abort, self._slots, record.end)
+        work = Work(output, refuse, caller.abort, self._slots, record.end, is_known)
         return work if call is None else _record_progress(work, call)
 
     def _open(self, caller: ToolCaller, delta: d.CallStart) -> d.Delta:
@@ -221,7 +224,7 @@ class ToolCalls:
         if (call := self._open_progress()) is None:
             return recorded
         if call.has_ended:
-            recorded = replace(recorded, output=_iterate(call.batches))
+            recorded = replace(recorded, output=_iterate(call.batches), is_known=True)
         return _record_progress(recorded, call)
 
     async def recall(self, read: Callable[[], Awaitable[Any]]) -> Any:
@@ -242,7 +245,7 @@ class ToolCalls:
         self, work_list: Sequence[Work]
     ) -> AsyncGenerator[Sequence[RunningWork]]:
         """Run all of it side by side; leaving the block stops what still runs."""
-        running = [RunningWork(work, self._budgets) for work in work_list]
+        running = [RunningWork(work, self._budgets, self._outputs) for work in work_list]
         try:
             yield running
         finally:
@@ -257,7 +260,8 @@ class ToolCalls:
         call: CallProgress | None,
     ) -> WorkOutput:
         server = start.kind, start.namespace
-        if self._failures_in_a_row[server] >= MAX_FAILURES and (call is None or call.is_new):
+        is_new = call is None or call.is_new
+        if is_new and not self._circuit_breakers.lets_pass(server):
             record.refuse()
             yield caller.refuse(start, arguments, NO_ANSWER)
             return
@@ -270,8 +274,7 @@ class ToolCalls:
                     yield batch
             is_unreachable = any(map(caller.is_unreachable, ends))
         finally:
-            failures = self._failures_in_a_row[server] + 1 if is_unreachable else 0
-            self._failures_in_a_row[server] = failures
+            self._circuit_breakers.record(server, is_unreachable=is_unreachable)
 
 
 async def _output_of(

@@ -156,7 +156,7 @@ class FileSearchCaller(SingleItemCaller, CitationSource):
                 limit=self._limit,
             )
         except (EmbeddingsError, StoreError) as error:
-            is_explained = type(error) is EmbeddingsError
+            is_explained = isinstance(error, EmbeddingsError)
             return _to_failure(queries, str(error) if is_explained else SEARCH_UNAVAILABLE)
         results = tuple(map(_to_result, passages))
         self._results[self._search_number(start)] = results

@@ -12,6 +12,7 @@ from antiphon.application.tools.calls import ToolCaller
 from antiphon.domain.items import AnyItem
 from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.tools import RequestTool
+from antiphon.domain.vocabulary.tool import is_called_directly
 
 
 class ToolProvider(Protocol):
@@ -40,8 +41,11 @@ class ToolProvider(Protocol):
 
 
 def mark_hosted(definition: ToolDefinition, providers: Sequence[ToolProvider]) -> ToolDefinition:
-    """Return the definition, marked as server-run if one of the providers handles its tool."""
-    if any(provider.handles(definition.tool) for provider in providers):
+    """Return the definition, marked as server-run if one of the providers handles its tool and the
+    model may call it."""
+    if is_called_directly(definition.original or definition.tool) and any(
+        provider.handles(definition.tool) for provider in providers
+    ):
         return replace(definition, is_server_run=True)
     return definition
 
@@ -56,6 +60,8 @@ async def find_callers(
     """Return the callers for all tools that a provider handles. Raises: RequestError."""
     callers: dict[str, ToolCaller] = {}
     for provider in providers:
-        if tools := [each for each in definitions if provider.handles(each.tool)]:
+        if tools := [
+            each for each in definitions if each.is_server_run and provider.handles(each.tool)
+        ]:
             callers |= await provider.callers(tools, conversation, tenant=tenant)
     return callers

@@ -17,19 +17,28 @@ from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.application.tools.hosted import ToolProvider, mark_hosted
 from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.access.rights import check_tools
+from antiphon.domain.errors import RequestError
 from antiphon.domain.history import conversation as c
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.offer import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
-from antiphon.domain.offers.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
+from antiphon.domain.offers.tool_substitutions import (
+    LABELS,
+    NO_SUBSTITUTIONS,
+    ToolSubstitutions,
+)
 from antiphon.domain.requests.decoding import decode_tool
 from antiphon.domain.requests.request import CreateResponse
-from antiphon.domain.tools import McpTool
+from antiphon.domain.tools import TOOL_TYPES, McpTool, UnknownTool
+from antiphon.domain.vocabulary.tool import is_called_directly
 
 CACHE_BYTES = 32 << 20
 MAX_CACHED_JSON_BYTES = 1 << 20
 """The digest of more JSON than this would take the event loop more than some 1 ms."""
 BYTES_PER_JSON_BYTE = 8
 """An offer's size in memory, for each byte of its tools' JSON."""
+
+MAX_LISTED = 50
+"""How many types or labels an error lists."""
 
 NO_TOOLS = make_offer([], None)
 
@@ -83,6 +92,7 @@ class OfferTools:
         if not requested and not from_items and request.tool_choice is None:
             return NO_TOOLS
         definitions = self._resolve([*requested, *from_items], [*history, *entries])
+        self._check_known(definitions)
         offer = make_offer(definitions, self._substitutions.choice(request.tool_choice))
         has_mcp = any(isinstance(each.tool, McpTool) for each in definitions)
         if not from_items and not has_mcp:  # they depend on what the conversation lists
@@ -100,9 +110,36 @@ class OfferTools:
             ]
         return [mark_hosted(definition, self._providers) for definition in resolved]
 
+    def _check_known(self, definitions: Sequence[ToolDefinition]) -> None:
+        """Raises: RequestError for a type or a label that nobody knows: it can only be a mistake
+        (docs/decisions/0018)."""
+        for definition in definitions:
+            tool, path = definition.tool, definition.path
+            if path == PREVIOUS_RESPONSE_PATH or definition.original is not None:
+                continue
+            if isinstance(tool, UnknownTool):
+                raise _unknown(tool.raw.get("type"), f"{path}.type", "types", sorted(TOOL_TYPES))
+            if isinstance(tool, McpTool) and not definition.is_server_run:
+                servers = self._servers.labels if self._servers is not None else ()
+                is_elsewhere = tool.server_url or tool.connector_id or tool.tunnel_id
+                if not is_elsewhere and tool.server_label not in {*servers, *LABELS}:
+                    labels = sorted({*servers, *self._substitutions.labels})
+                    raise _unknown(tool.server_label, f"{path}.server_label", "labels", labels)
+
     def _remember(self, request: CreateResponse, tenant: str, known: KnownTools) -> None:
         if request.tools and (key := _key_of(request, tenant)) is not None:
             self._known.put(key, known, BYTES_PER_JSON_BYTE * json_bytes_of(request))
+
+
+def _unknown(value: object, path: str, what: str, known: Sequence[str]) -> RequestError:
+    there_are = ", ".join(map(repr, known[:MAX_LISTED])) if known else "none"
+    if len(known) > MAX_LISTED:
+        there_are += f" and {len(known) - MAX_LISTED} more"
+    return RequestError(
+        f"Invalid value: {str(value)[:64]!r}. The {what} that this server knows: {there_are}.",
+        param=path,
+        code="invalid_value",
+    )
 
 
 def json_bytes_of(request: CreateResponse) -> int:
@@ -148,9 +185,11 @@ def _resolve_mcp(
     """Return an MCP server's definition with the tools that the conversation lists for it."""
     if not isinstance(definition.tool, McpTool):
         return definition
+    if not is_called_directly(definition.original or definition.tool):
+        return definition
     tool = servers.resolve(definition.tool, definition.path)
     if tool is None:
         return definition
     items = [entry.item for entry in conversation]
-    listed_tools = mcp.listed_tools(tool.server_label, items)
-    return replace(definition, tool=tool, is_server_run=True, listed_tools=listed_tools or ())
+    listing = mcp.last_listing(tool.server_label, items) or mcp.NO_LISTING
+    return replace(definition, tool=tool, is_server_run=True, listing=listing)

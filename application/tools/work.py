@@ -10,7 +10,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 import msgspec
 from msgspec import Struct
 
+from antiphon.application.support.bytes_in_work import draw_on
 from antiphon.application.tools.budgets import Budgets
+from antiphon.application.tools.outputs import ResponseOutputs
 from antiphon.domain import deltas as d
 from antiphon.domain.responses.metrics import CallResult
 
@@ -35,7 +37,8 @@ class Work(Struct, frozen=True):
     """A call or a listing that can run, once it has its `slot`.
 
     If it fails, `refuse` returns the deltas to send instead of its output, or `abort` the ones to
-    send after it. Both take the reason. `on_end` is called once, however it ends.
+    send after it. Both take the reason. `on_end` is called once, however it ends. `is_known`: the
+    output was returned on another server already, so it is not refused here.
     """
 
     output: WorkOutput
@@ -43,6 +46,7 @@ class Work(Struct, frozen=True):
     abort: Callable[[str], Sequence[d.Delta]] = lambda _: [d.ItemEnd()]
     slot: AbstractAsyncContextManager[object] = nullcontext()
     on_end: Callable[[WorkReport], None] | None = None
+    is_known: bool = False
 
 
 def to_finished_work(
@@ -63,13 +67,16 @@ def _has_failed(delta: d.Delta) -> bool:
 class RunningWork:
     """Work that runs within its budgets; its output is queued until somebody iterates over it."""
 
-    def __init__(self, work: Work, budgets: Budgets) -> None:
+    def __init__(self, work: Work, budgets: Budgets, outputs: ResponseOutputs) -> None:
         self._work = work
         self._budgets = budgets
+        self._outputs = outputs
+        self._call_output = outputs.open_call()
         self._batches: asyncio.Queue[Sequence[d.Delta] | None] = asyncio.Queue()
         self._has_output = False
         self._output_bytes = 0
         self._has_failed = False
+        self._is_refused = False
         self._task = asyncio.create_task(self._run())
 
     async def __aiter__(self) -> WorkOutput:
@@ -85,14 +92,16 @@ class RunningWork:
         clock = asyncio.get_running_loop().time
         started_at = clock()
         try:
-            async with self._work.slot:
+            async with self._work.slot, self._outputs.slot():
                 started_at = clock()
                 failure = await self._run_in_time()
             result = "ok" if failure is None and not self._has_failed else "error"
+            result = "refused" if self._is_refused else result
             if failure is not None:
                 end = self._work.abort if self._has_output else self._work.refuse
                 self._batches.put_nowait(end(failure))
         finally:
+            self._call_output.end()
             if self._work.on_end is not None:
                 report = WorkReport(
                     result=result, seconds=clock() - started_at, output_bytes=self._output_bytes
@@ -122,12 +131,21 @@ class RunningWork:
 
     async def _queue_output(self) -> str | None:
         max_bytes = self._budgets.call_bytes
+        if not self._work.is_known and self._outputs.refusal is not None:
+            self._is_refused = True
+            return self._outputs.refusal
+        draw_on(self._call_output.read)
         try:
             async with aclosing(self._work.output) as batches:
                 async for batch in batches:
-                    self._output_bytes += sum(len(msgspec.json.encode(delta)) for delta in batch)
+                    encoded = msgspec.json.encode(batch)
+                    self._output_bytes += len(encoded)
                     if self._output_bytes > max_bytes:
                         return f"This call returned more than {max_bytes} bytes."
+                    if not self._work.is_known:
+                        refusal = await self._call_output.keep(encoded)
+                        if refusal is not None:
+                            return refusal
                     self._has_output = True
                     self._has_failed |= any(map(_has_failed, batch))
                     self._batches.put_nowait(batch)

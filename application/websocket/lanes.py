@@ -4,8 +4,8 @@
 There are three rules:
 1. The requests of one lane run one after another, in the order of their arrival.
 2. Lanes run side by side, up to `max_running` requests of one connection; the others wait.
-3. Lane names, waiting requests and their bytes are limited. A request over a limit is refused and
-changes nothing.
+3. Lane names and waiting requests are limited, and the bytes of all requests count as work of the
+tenant, until they are answered. A request over a limit is refused and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from antiphon.application.support.bytes_in_work import HeldBytes
 from antiphon.domain.errors import ConcurrencyLimitExceeded, RequestError
 
 T = TypeVar("T")
@@ -31,7 +32,6 @@ class LaneLimits(Struct, frozen=True, kw_only=True):
     max_names: int = 32
     max_running: int = 16
     max_waiting: int = 64
-    max_waiting_bytes: int = 64 * 1024 * 1024
 
 
 class _WaitingRequest(Struct, Generic[T], frozen=True):
@@ -61,20 +61,24 @@ def lane_of(stream_id: Any) -> Lane:
 class Lanes(Generic[T]):
     """A queue of requests: `add` puts one in, `take` takes one out, `leave` frees its lane."""
 
-    def __init__(self, limits: LaneLimits) -> None:
+    def __init__(self, limits: LaneLimits, held: HeldBytes) -> None:
         self._limits = limits
+        self._held = held
+        self._bytes = 0
         self._names: set[str] = set()
-        self._busy: set[Lane] = set()
+        self._busy: dict[Lane, int] = {}
         self._waiting: list[_WaitingRequest[T]] = []
 
     def add(self, lane: Lane, request: T, *, size: int = 0) -> None:
         """Queue a request of `size` bytes for its lane.
 
-        Raises: RequestError, ConcurrencyLimitExceeded.
+        Raises: RequestError, ConcurrencyLimitExceeded, ServerOverloaded.
         """
         self._check_name(lane)
         if not self._is_free(lane):
-            self._check_room(size)
+            self._check_room()
+        self._held.resize(self._bytes + size)
+        self._bytes += size
         if lane is not None:
             self._names.add(lane)
         self._waiting.append(_WaitingRequest(lane, request, size))
@@ -84,18 +88,23 @@ class Lanes(Generic[T]):
         for position, waiting in enumerate(self._waiting):
             if self._is_free(waiting.lane):
                 del self._waiting[position]
-                self._busy.add(waiting.lane)
+                self._busy[waiting.lane] = waiting.size
                 return waiting.lane, waiting.request
         return None
 
     def leave(self, lane: Lane) -> None:
-        self._busy.discard(lane)
+        self._give_back(self._busy.pop(lane, 0))
 
     def clear(self) -> list[Lane]:
         """Drop all waiting requests and return their lanes."""
         lanes = [each.lane for each in self._waiting]
+        self._give_back(sum(each.size for each in self._waiting))
         self._waiting.clear()
         return lanes
+
+    def _give_back(self, size: int) -> None:
+        self._bytes -= size
+        self._held.resize(self._bytes)
 
     def _is_free(self, lane: Lane) -> bool:
         return lane not in self._busy and len(self._busy) < self._limits.max_running
@@ -111,13 +120,11 @@ class Lanes(Generic[T]):
             code="websocket_stream_limit_reached",
         )
 
-    def _check_room(self, size: int) -> None:
-        count, limits = len(self._waiting), self._limits
-        waiting_bytes = sum(waiting.size for waiting in self._waiting)
-        if count < limits.max_waiting and waiting_bytes + size <= limits.max_waiting_bytes:
+    def _check_room(self) -> None:
+        if len(self._waiting) < self._limits.max_waiting:
             return
         raise ConcurrencyLimitExceeded(
-            f"{count} requests ({waiting_bytes} bytes) are waiting on this connection, and its "
-            "queue is full. Send the next one when a response is complete.",
+            f"{len(self._waiting)} requests are waiting on this connection, and its queue is full. "
+            "Send the next one when a response is complete.",
             code="rate_limit_exceeded",
         )

@@ -59,8 +59,10 @@ from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.runs.turns import PlanTurns
+from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.application.tools.hosted import ToolProvider
+from antiphon.application.tools.mcp import OpenMcpSessions
 from antiphon.domain import deltas as d
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import StoreError
@@ -163,6 +165,10 @@ class FakeTools(ToolServers, ToolSession):
         self.stopped: list[str] = []
         self.gives: list[ToolResult | BaseException] = []
         self.open = 0
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return ()
 
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
         return server if server.server_url else None
@@ -316,7 +322,8 @@ class House:
             max_run_s=max_run_s,
             retry_s=0.2,
         )
-        plan_turns = PlanTurns(show_items, seal, self.tools, budgets=budgets)
+        open_sessions = OpenMcpSessions(self.tools, ApprovalAnswers(self.store))
+        plan_turns = PlanTurns(show_items, seal, open_sessions, budgets=budgets)
         self.jobs = jobs = Jobs(seal, unseal)
 
         def new_id(prefix: str) -> str:
@@ -324,17 +331,17 @@ class House:
 
         self.new_id = new_id
 
+        check_quota = CheckQuota(self.store, Quotas(), clock=lambda: 0.0)
         make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            CallerBounds(
-                limits=limits, check_quota=CheckQuota(self.store, Quotas(), clock=lambda: 0.0)
-            ),
+            CallerBounds(limits=limits, check_quota=check_quota),
             ClaimConversation(self.store, owner=owner),
             PrepareResponse(
                 prepare_turn,
                 plan_turns,
                 jobs,
+                ApprovalAnswers(self.store),
                 can_resume=self.store.outlives_server,
                 owner=owner,
                 new_id=new_id,
@@ -364,9 +371,9 @@ class House:
             limits=ResumeLimits(retry_s=0.2, max_attempts=4),
         )
         stop_run = StopRun(self.store, self.runs, restore, run_response, owner=owner)
-        self.get = GetResponse(self.store, self.runs)
+        self.get = GetResponse(self.store, self.runs, ApprovalAnswers(self.store))
         self.follow = FollowResponse(self.log, self.store)
-        self.delete = DeleteResponse(self.store, self.log, stop_run)
+        self.delete = DeleteResponse(self.store, self.log, stop_run, check_quota)
         self.cancel = CancelResponse(self.store, stop_run)
         self.input_items = ListInputItems(self.store)
         self.start_background_runs = StartBackgroundRuns(

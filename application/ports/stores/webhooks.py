@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import Protocol
 
 from msgspec import Struct
@@ -25,8 +26,12 @@ class Outbox(Protocol):
     """
 
     @abstractmethod
-    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(
+        self, *, limit: int, claim_s: float, leave_out: Collection[str] = ()
+    ) -> list[WebhookDelivery]:
         """Claim and return due deliveries, longest due first. A new delivery is due immediately.
+
+        Those to the endpoints of `leave_out` stay as they are, however many come first.
 
         Only one of several concurrent callers gets a delivery. After `claim_s`, it is due again.
         `attempts` counts the earlier claims. A delivery does not depend on its response, which may

@@ -44,9 +44,8 @@ def test_two_thousand_items_of_five_megabytes_are_read_within_the_limit() -> Non
     for _ in range(3):
         started_at = time.thread_time()
         check_complexity(history, BodyLimits())
-        entries = c.entries(decode_request(history).request.input)
+        entries = c.settle_ids([], c.entries(decode_request(history).request.input))
         items = [entry.item for entry in entries]
-        c.check_ids([], items)
         c.check_call_output_pairs(items)
         c.items_for_model(items)
         resources = [c.to_resource(entry, lambda prefix: f"{prefix}_1") for entry in entries]
@@ -61,4 +60,4 @@ def test_a_thousand_invalid_items_are_rejected_within_the_limit() -> None:
     with pytest.raises(RequestError) as caught:
         c.entries(decode_request(invalid).request.input)
     assert time.thread_time() - started_at < LIMIT_S
-    assert len(caught.value.message) < 500
+    assert len(caught.value.message) < 1000

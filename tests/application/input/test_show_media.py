@@ -14,6 +14,7 @@ from antiphon.application.input.media import LoadMedia, MediaLimits
 from antiphon.application.ports import Fetcher, FetchResult
 from antiphon.domain import content as c
 from antiphon.domain import items as i
+from antiphon.domain.access.limits import FULL_ACCESS
 from antiphon.domain.errors import RequestError
 
 
@@ -43,7 +44,13 @@ def image(number: int) -> c.InputImage:
 
 async def error_of(show: LoadMedia, *items: i.AnyItem, reads_images: bool = True) -> RequestError:
     with pytest.raises(RequestError) as raised:
-        await show(items, tenant="t", reads_images=reads_images, path_of=lambda _: "input[0]")
+        await show(
+            items,
+            tenant="t",
+            policy=FULL_ACCESS,
+            reads_images=reads_images,
+            path_of=lambda _: "input[0]",
+        )
     return raised.value
 
 
@@ -77,5 +84,7 @@ async def test_one_invalid_image_cancels_the_other_fetches() -> None:
 async def test_items_without_media_are_not_changed() -> None:
     show = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
     items = [message(c.InputText(text="Hi")), i.Message(role="user", content="Ho")]
-    shown = await show(items, tenant="t", reads_images=False, path_of=lambda _: None)
+    shown = await show(
+        items, tenant="t", policy=FULL_ACCESS, reads_images=False, path_of=lambda _: None
+    )
     assert all(one is other for one, other in zip(shown, items, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.application.model.fallback import FallbackModel
 from antiphon.application.model.supervision import SupervisedModel
@@ -119,4 +120,29 @@ async def test_a_prompt_that_is_not_admitted_reaches_no_other_model(chain: Chain
 
     with pytest.raises(ConcurrencyLimitExceeded):
         await chain.model.start_turn(play({"say": "hi"}), request_id="r", admit=admit)
+    assert chain.begun == [0, 0, 0]
+
+
+async def test_a_decision_is_weighed_by_the_first_model_that_works(chain: Chain) -> None:
+    chain.engines[0].refusal = EngineError("broken")
+    labels = await chain.model.labels(2)
+    turn = replace(play({"say": "any"}), begins_answer=True)
+    weights = await chain.model.weigh(turn, labels, request_id="decision_1")
+    assert len(weights.logs) == 2
+    assert chain.begun == [0, 1, 0]
+
+
+async def test_a_decision_that_every_model_fails_has_the_first_failure(chain: Chain) -> None:
+    for engine in chain.engines:
+        engine.refusal = EngineError(f"broken {engine.models[0]}")
+    turn = replace(play({"say": "any"}), begins_answer=True)
+    with pytest.raises(EngineError, match="broken a"):
+        await chain.model.weigh(turn, ["A", "B"], request_id="decision_1")
+
+
+async def test_a_refused_decision_is_not_asked_again(chain: Chain) -> None:
+    chain.engines[0].refusal = RequestError("no")
+    turn = replace(play({"say": "any"}), begins_answer=True)
+    with pytest.raises(RequestError, match="no"):
+        await chain.model.weigh(turn, ["A", "B"], request_id="decision_1")
     assert chain.begun == [0, 0, 0]

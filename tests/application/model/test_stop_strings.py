@@ -31,8 +31,13 @@ def test_an_incomplete_stop_string_is_passed_on() -> None:
 
 def test_delayed_text_comes_before_the_next_delta() -> None:
     end = d.ItemEnd()
-    deltas = feed_each([d.ReasoningDelta("hm t"), d.TextDelta("wo"), end], "two")
-    assert deltas == [d.ReasoningDelta("hm "), d.ReasoningDelta("t"), d.TextDelta("wo"), end]
+    deltas = feed_each([d.TextDelta("hm t"), end, d.TextDelta("wo")], "two")
+    assert deltas == [d.TextDelta("hm "), d.TextDelta("t"), end, d.TextDelta("wo")]
+
+
+def test_only_the_text_of_messages_can_stop_a_turn() -> None:
+    deltas = [d.ReasoningDelta("two"), d.CallStart("two"), d.ArgumentsDelta('{"two": 2}')]
+    assert feed_each(deltas, "two") == deltas
 
 
 def test_nothing_follows_the_stop_string() -> None:

@@ -71,7 +71,19 @@ async def test_the_last_response_within_the_quota_is_accepted_and_the_next_is_re
     await check("them", responses=1)
 
 
-async def test_deleting_makes_room_within_five_seconds(store: CountedStore, clock: Clock) -> None:
+async def test_deleting_makes_room_at_once(store: CountedStore, clock: Clock) -> None:
+    [first, _] = await keep(store, "us", 2)
+    check = CheckQuota(store, Quotas(responses=2), clock=clock)
+    with pytest.raises(QuotaExceeded):
+        await check("us", responses=1)
+    await store.delete_response("us", first)
+    check.forget("us")
+    await check("us", responses=1)
+
+
+async def test_deleting_at_another_server_makes_room_within_five_seconds(
+    store: CountedStore, clock: Clock
+) -> None:
     [first, _] = await keep(store, "us", 2)
     check = CheckQuota(store, Quotas(responses=2), clock=clock)
     with pytest.raises(QuotaExceeded):

@@ -6,8 +6,9 @@ import asyncio
 import base64
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -18,15 +19,25 @@ import pytest
 from antiphon.adapters.fetching import HttpFetcher
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory.store import MemoryStore
-from antiphon.application.ports import Lease, NewRun, StoredResponse, WebhookDelivery
+from antiphon.application.ports import (
+    Fetcher,
+    FetchResult,
+    Lease,
+    NewRun,
+    StoredResponse,
+    WebhookDelivery,
+)
 from antiphon.application.resources.webhooks import (
+    CLAIMED_AT_ONCE,
     DELAYS_S,
+    MAX_IN_PROGRESS,
     CreateDeliveries,
     DeliverySchedule,
     SendDeliveries,
     WebhookEndpoint,
 )
 from antiphon.domain.responses.response import Response
+from antiphon.entrypoints.server.lifetime import in_background
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -76,12 +87,18 @@ class Receiver:
             writer.close()
 
 
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
+@asynccontextmanager
+async def serving() -> AsyncIterator[Receiver]:
     receiver = Receiver()
     server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
     receiver.port = server.sockets[0].getsockname()[1]
     async with server:
+        yield receiver
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with serving() as receiver:
         yield receiver
 
 
@@ -287,6 +304,96 @@ async def test_an_endpoint_that_keeps_failing_gets_no_attempts_for_a_while(
 
     now = 61.0
     await deliver_until_received(send, receiver, times=4)
+
+
+async def test_a_receiver_that_does_not_answer_delays_no_other_tenants_deliveries(
+    store: MemoryStore, receiver: Receiver
+) -> None:
+    async with serving() as slow:
+        slow.hangs = True
+        hooks = [
+            endpoint(slow, name="slow", tenant="theirs"),
+            endpoint(receiver, name="fast", tenant="ours"),
+        ]
+        sender = make_sender(store, *hooks, timeout_s=30)
+        for number in range(100):  # all of them due before the other tenant's
+            deliveries = create_deliveries(hooks, "theirs", id=f"resp_{number}", status="completed")
+            await end_response(store, *deliveries)
+        async with in_background(sender.run_every(0.05)):
+            await wait_until(lambda: _return(len(slow.received) >= 8))
+            for expected in range(1, 30):
+                await end_response(store, *create_deliveries(hooks, "ours", status="completed"))
+                async with asyncio.timeout(5):
+                    await wait_until(lambda n=expected: _return(len(receiver.received) == n))
+        assert len(slow.received) <= 15
+        untouched = await store.claim_due_deliveries(limit=100, claim_s=0)
+        assert len(untouched) == 100 - len(slow.received)
+        assert {one.attempts for one in untouched} == {0}
+
+
+async def test_a_receiver_gets_the_next_delivery_as_soon_as_it_has_answered(
+    store: MemoryStore, receiver: Receiver
+) -> None:
+    hook = endpoint(receiver)
+    for number in range(60):
+        await end_response(store, *create_deliveries([hook], id=f"resp_{number}", status="failed"))
+    async with in_background(make_sender(store, hook).run_every(3600)):
+        await wait_until(lambda: _return(len(receiver.received) == 60))
+    assert len(set(receiver.ids)) == 60
+
+
+class Clients(Fetcher):
+    """Fetches nothing: a request of an endpoint that is `down` does not end."""
+
+    def __init__(self) -> None:
+        self.running: Counter[str] = Counter()
+        self.received: list[str] = []
+
+    async def fetch(self, url: str, **_: Any) -> FetchResult:
+        if "down" in url:
+            self.running[url] += 1
+            await asyncio.Event().wait()
+        self.received.append(url)
+        return FetchResult(status=200, url=url, headers={}, content_type="", content=b"")
+
+
+async def test_all_attempts_of_a_server_are_bounded_and_leave_room_for_others(
+    store: MemoryStore,
+) -> None:
+    clients = Clients()
+    down = [
+        WebhookEndpoint(name=f"down{n}", url=f"http://down{n}/", secrets=(OLD,), tenant=tenant)
+        for n, tenant in enumerate([None] * 5 + ["theirs"] * 5)
+    ]
+    up = WebhookEndpoint(name="up", url="http://up/", secrets=(OLD,), tenant="ours")
+    sender = SendDeliveries(store, clients, [*down, up], now=time.time, clock=time.monotonic)
+    for number in range(40):  # all of them due before the other tenant's
+        deliveries = create_deliveries(down, "theirs", id=f"resp_{number}", status="completed")
+        await end_response(store, *deliveries)
+    async with in_background(sender.run_every(0.02)):
+        await wait_until(lambda: _return(clients.running.total() >= MAX_IN_PROGRESS // 2))
+        for expected in range(1, 30):
+            await end_response(store, *create_deliveries([up], "ours", status="completed"))
+            async with asyncio.timeout(5):
+                await wait_until(lambda n=expected: _return(len(clients.received) == n))
+    assert clients.running.total() < MAX_IN_PROGRESS
+    theirs = sum(clients.running[each.url] for each in down if each.tenant)
+    assert theirs <= MAX_IN_PROGRESS // 2 + CLAIMED_AT_ONCE
+    assert all(clients.running[each.url] for each in down[:2])
+
+
+async def test_a_rest_after_failures_counts_no_attempts(
+    store: MemoryStore, receiver: Receiver
+) -> None:
+    hook = endpoint(receiver)
+    receiver.answers = ["500 Oops"] * 3
+    send = make_sender(store, hook, schedule=DeliverySchedule(jitter=lambda _: 0.0))
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await deliver_until_received(send, receiver, times=3)
+    for _ in range(5):
+        assert await send() == 0
+    [waiting] = await store.claim_due_deliveries(limit=10, claim_s=0)
+    assert waiting.attempts == 3
 
 
 async def test_a_delivery_is_given_up_after_72_hours_with_a_line_in_the_log(

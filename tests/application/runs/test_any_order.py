@@ -148,7 +148,7 @@ async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
                 assert [type(each) for each in logged if isinstance(each, e.TERMINAL)] == [
                     type(logged[-1])
                 ]
-                assert logged[-1].response == replace(final, metrics=UNSET)  # type: ignore[attr-defined]
+                assert logged[-1].response == replace(final, metrics=UNSET, preview=UNSET)  # type: ignore[attr-defined]
             for events in read:
                 status = events[-1].response.status  # type: ignore[attr-defined]
                 assert status == final.status or (status, final.background) == ("failed", False)

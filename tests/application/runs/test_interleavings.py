@@ -348,7 +348,7 @@ class Cluster:
             assert [type(each) for each in logged if isinstance(each, e.TERMINAL)] == [
                 type(logged[-1])
             ]
-            assert logged[-1].response == replace(final, metrics=UNSET)  # type: ignore[attr-defined]
+            assert logged[-1].response == replace(final, metrics=UNSET, preview=UNSET)  # type: ignore[attr-defined]
             if isinstance(events[-1], e.Error):
                 events.pop()
             first = events[0].sequence_number if events else 0

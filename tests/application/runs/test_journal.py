@@ -47,7 +47,7 @@ class LoggedRun:
         self.events: list[Event] = []
 
     async def create(self, *, durable: bool = True) -> None:
-        await self.log.create(ID)
+        await self.log.create(ID, "t")
         self.events += await create_run(self.store, self.seq, durable=durable)
         await self.log.append(ID, self.events)
 
@@ -351,7 +351,7 @@ async def test_in_the_foreground_the_end_of_a_deleted_response_is_not_shown(
 
 
 async def test_an_unstored_response_is_only_shown(new_run: LoggedRun) -> None:
-    await new_run.log.create(ID)
+    await new_run.log.create(ID, "t")
     journal = ForegroundJournal(new_run.log, LEASE)
     events = [*new_run.seq.open(), *new_run.seq.start()]
     await journal.append(events)

@@ -26,8 +26,15 @@ from antiphon.application.ports import EventBatches, EventChunk, LogSlice
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.stored_events import MAX_BATCH, FollowedEvents, StoredEvents, log_of
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.domain import events as e
-from antiphon.domain.errors import CorruptLog, NotFound, RequestError, StoreError
+from antiphon.domain.errors import (
+    ConcurrencyLimitExceeded,
+    CorruptLog,
+    NotFound,
+    RequestError,
+    StoreError,
+)
 from antiphon.domain.events import Event
 from antiphon.domain.sequencer import Sequencer
 
@@ -99,6 +106,50 @@ async def test_a_cancelled_wait_loses_no_events(
         waiting = asyncio.ensure_future(anext(reader))
     said = await append(store, feed_words(seq, "a"))
     assert await waiting == said
+
+
+async def test_what_a_reader_has_read_counts_as_work_until_it_waits_or_leaves(
+    store: MemoryStore, seq: Sequencer, first: list[Event]
+) -> None:
+    said = await append(store, feed_words(seq, *"x" * (3 * MAX_BATCH)))
+    work = BytesInWork()
+    reader = await FollowResponse(MemoryEventLog(), store, bytes_in_work=work)(TENANT, ID)
+    assert await anext(reader) == first
+    unread = len(said) - len(await anext(reader))
+    assert work.held_by(TENANT) > 3 * MAX_BATCH * len("response.output_text.delta")
+    while unread:
+        unread -= len(await anext(reader))
+    waiting = asyncio.ensure_future(anext(reader))
+    await run_loop()
+    assert work.held_by(TENANT) == 0
+    await append(store, feed_words(seq, *"y" * (3 * MAX_BATCH)))
+    await waiting
+    assert work.held_by(TENANT)
+    await reader.aclose()
+    assert work.held_by(TENANT) == 0
+
+
+async def test_a_log_is_not_read_where_the_tenant_has_no_room(
+    store: MemoryStore, seq: Sequencer, first: list[Event]
+) -> None:
+    await append(store, feed_words(seq, *"x" * (3 * MAX_BATCH)))
+    work = BytesInWork(max_bytes=400_000)
+    follow = FollowResponse(MemoryEventLog(), store, bytes_in_work=work)
+    with work.hold(TENANT, "requests") as held:
+        held.resize(150_000)
+        with pytest.raises(ConcurrencyLimitExceeded):
+            await follow(TENANT, ID)
+    assert work.held_by(TENANT) == 0
+
+
+async def test_a_log_that_is_longer_than_a_tenants_room_can_be_read(
+    store: MemoryStore, seq: Sequencer, first: list[Event]
+) -> None:
+    said = await append(store, feed_words(seq, *"x" * (30 * MAX_BATCH)))
+    events = [*first, *said, *await finish(store, seq)]
+    work = BytesInWork(max_bytes=400_000)
+    follow = FollowResponse(MemoryEventLog(), store, bytes_in_work=work)
+    assert await read_rest(await follow(TENANT, ID)) == events
 
 
 async def test_a_long_log_comes_in_batches(
@@ -219,7 +270,7 @@ async def follow_local(
     store: MemoryStore, events: Sequence[Event]
 ) -> tuple[MemoryEventLog, EventBatches]:
     log = MemoryEventLog()
-    await log.create(ID)
+    await log.create(ID, "t")
     await log.append(ID, events)
     return log, FollowedEvents(await log.open(ID), store, TENANT, ID)
 

@@ -34,7 +34,7 @@ class SlowClient:
 
 async def test_after_shutdown_readers_get_ready_events_and_do_not_wait() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
-    await log.create(ID)
+    await log.create(ID, "t")
     await log.append(ID, [*seq.open(), *seq.start(), *feed_words(seq, *["word "] * 2 * BATCH)])
     unread = UntilShutdown(await log.open(ID), shutdown_signal)
     reader = UntilShutdown(await log.open(ID), shutdown_signal)
@@ -51,7 +51,7 @@ async def test_after_shutdown_readers_get_ready_events_and_do_not_wait() -> None
 async def test_a_complete_log_is_read_to_its_end_after_shutdown() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     shutdown_signal.trigger()
-    await log.create(ID)
+    await log.create(ID, "t")
     await log.append(ID, [*seq.open(), *seq.start(), *feed_words(seq, *["word "] * 2 * BATCH)])
     await log.append(ID, [*seq.feed(d.TurnEnd("stop", d.TurnUsage())), *seq.complete()])
     read = [
@@ -65,7 +65,7 @@ async def test_a_complete_log_is_read_to_its_end_after_shutdown() -> None:
 
 async def test_a_cancelled_wait_loses_no_events() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
-    await log.create(ID)
+    await log.create(ID, "t")
     reader = UntilShutdown(await log.open(ID), shutdown_signal)
     waiting = asyncio.ensure_future(anext(reader))
     await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_a_cancelled_wait_loses_no_events() -> None:
 
 async def test_a_batch_that_comes_with_the_shutdown_is_read() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
-    await log.create(ID)
+    await log.create(ID, "t")
     reader = UntilShutdown(await log.open(ID), shutdown_signal)
     waiting = asyncio.ensure_future(anext(reader))
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_batch_that_comes_with_the_shutdown_is_read() -> None:
 
 async def test_a_reader_cancelled_during_shutdown_stays_cancelled() -> None:
     log, shutdown_signal = MemoryEventLog(), ShutdownSignal()
-    await log.create(ID)
+    await log.create(ID, "t")
     waiting = asyncio.ensure_future(anext(UntilShutdown(await log.open(ID), shutdown_signal)))
     await asyncio.sleep(0)
     shutdown_signal.trigger()
@@ -105,7 +105,7 @@ async def test_a_reader_cancelled_during_shutdown_stays_cancelled() -> None:
 async def test_forwarding_ends_at_shutdown_after_the_ready_events() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     written: list[Event] = []
-    await log.create(ID)
+    await log.create(ID, "t")
     first = [*seq.open(), *seq.start()]
     forwarding = asyncio.ensure_future(
         UntilShutdown(await log.open(ID), shutdown_signal).forward(written.extend)
@@ -123,7 +123,7 @@ async def test_forwarding_ends_at_shutdown_after_the_ready_events() -> None:
 async def test_a_write_that_waits_is_finished_after_shutdown() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     client = SlowClient()
-    await log.create(ID)
+    await log.create(ID, "t")
     forwarding = asyncio.ensure_future(
         UntilShutdown(await log.open(ID), shutdown_signal).forward(client.write_slowly)
     )
@@ -144,7 +144,7 @@ async def test_a_write_that_waits_is_finished_after_shutdown() -> None:
 async def test_no_event_is_written_after_one_that_the_shutdown_cut_off(turns: int) -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     client = SlowClient()
-    await log.create(ID)
+    await log.create(ID, "t")
     forwarding = asyncio.ensure_future(
         UntilShutdown(await log.open(ID), shutdown_signal).forward(client.write)
     )

@@ -58,6 +58,12 @@ async def test_a_full_page_that_ends_the_list_has_nothing_more() -> None:
     query = StorePageQuery(limit=2, after=ENTRIES[-10].id)
     page = await list_matching(read, query, lambda entry: entry.id in last)
     assert (len(page.items), page.has_more, page.last_id) == (2, False, ENTRIES[-1].id)
+    assert page.searched == 9
+
+
+async def test_a_page_says_how_many_entries_were_read_for_it() -> None:
+    page = await list_matching(read, StorePageQuery(limit=20), lambda _: False)
+    assert (page.items, page.has_more, page.searched) == ([], True, MAX_READ)
 
 
 async def test_an_unknown_start_is_an_error_of_the_request() -> None:

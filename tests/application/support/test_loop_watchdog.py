@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import re
 import threading
 import time
 
@@ -27,6 +29,11 @@ async def _answer_of_the_watchdog(caplog: pytest.LogCaptureFixture, count: int) 
             await asyncio.sleep(0.005)
 
 
+def _longest_ms(caplog: pytest.LogCaptureFixture) -> int:
+    waits = re.findall(r"did not run for (\d+) ms", caplog.text)
+    return max(map(int, waits), default=0)
+
+
 async def test_a_callable_that_blocks_the_loop_is_logged_with_its_stack(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -37,6 +44,25 @@ async def test_a_callable_that_blocks_the_loop_is_logged_with_its_stack(
     assert record.levelname == "WARNING"
     assert "the event loop did not run for" in record.getMessage()
     assert "in block_the_loop" in record.getMessage()
+
+
+def keep_the_lock(seconds: float) -> None:
+    """Stop all threads, as `re` does: a call by PyDLL does not let go of the interpreter's lock."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+@pytest.mark.parametrize("before_s", [0, 1.5 * LIMIT_S])  # while the watchdog sleeps, and waits
+async def test_a_call_that_keeps_the_interpreters_lock_is_logged_when_it_is_over(
+    caplog: pytest.LogCaptureFixture, before_s: float
+) -> None:
+    with LoopWatchdog(LIMIT_S, log_interval_s=0):
+        block_the_loop(before_s)
+        keep_the_lock(10 * LIMIT_S)
+        # Where the loop is then, may be beyond the call: no thread ran before it was over. On a
+        # busy machine, what came before it may be logged on its own.
+        async with asyncio.timeout(30):
+            while _longest_ms(caplog) <= 5 * LIMIT_S * 1000:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.005)
 
 
 async def test_many_blocks_are_one_warning_until_the_interval_is_over(

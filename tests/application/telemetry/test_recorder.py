@@ -70,7 +70,8 @@ def test_a_turn_is_timed_from_its_prompt_to_its_last_call(
     recorder.start()
     recorder.open_turn()
     clock.time = 1001
-    recorder.admit_turn(FakeTurn(TurnFacts(model="m", attempts=2, is_repaired=True)))
+    facts = TurnFacts(model="m", attempts=2, is_repaired=True, repairs=["quotes"], unmarked_calls=3)
+    recorder.admit_turn(FakeTurn(facts))
     clock.time = 1002
     assert recorder.watch_batch([THOUGHT])
     clock.time = 1003
@@ -89,6 +90,7 @@ def test_a_turn_is_timed_from_its_prompt_to_its_last_call(
     assert (turn.input_tokens, turn.cached_tokens, turn.output_tokens) == (7, 3, 5)
     assert (turn.reasoning_tokens, turn.tokens_per_second) == (2, 2.0)
     assert (turn.model, turn.attempts, turn.is_repaired) == ("m", 2, True)
+    assert (turn.repairs, turn.unmarked_calls) == (("quotes",), 3)
     [made] = turn.tool_calls
     assert (made.type, made.server, made.name) == ("mcp", "calc", "add")
     assert (made.started_at, made.seconds, made.result) == (1004.5, 1.5, "ok")
@@ -101,6 +103,33 @@ def test_a_turn_without_output_has_no_first_token(recorder: RunRecorder) -> None
     recorder.close_turn("stop", [TurnUsage()])
     [turn] = recorder.snapshot().turns
     assert (turn.kind, turn.first_token_at, turn.last_token_at) == ("tools", None, None)
+
+
+def test_of_a_turn_that_came_at_once_only_the_end_is_known(
+    recorder: RunRecorder, clock: Clock
+) -> None:
+    recorder.open_turn()
+    recorder.admit_turn(FakeTurn(TurnFacts(came_at_once=True)))
+    clock.time = 1002
+    recorder.watch_batch([TEXT])
+    clock.time = 1002.001
+    recorder.close_turn("stop", [TurnUsage(input=7, output=500)])
+    [turn] = recorder.snapshot().turns
+    assert (turn.first_token_at, turn.first_text_at, turn.tokens_per_second) == (None, None, None)
+    assert turn.last_token_at == 1002.001
+
+
+def test_an_engine_may_say_how_long_it_took_for_what_came_at_once(
+    recorder: RunRecorder, clock: Clock
+) -> None:
+    recorder.open_turn()
+    recorder.admit_turn(FakeTurn(TurnFacts(came_at_once=True, generation_s=4)))
+    clock.time = 1010
+    recorder.watch_batch([TEXT])
+    recorder.close_turn("stop", [TurnUsage(input=7, output=9)])
+    [turn] = recorder.snapshot().turns
+    assert (turn.first_token_at, turn.last_token_at) == (1006, 1010)
+    assert (turn.first_text_at, turn.tokens_per_second) == (None, 2.0)
 
 
 def test_the_phase_says_what_a_run_is_doing(recorder: RunRecorder) -> None:

@@ -40,7 +40,7 @@ async def test_a_model_that_only_makes_calls_is_cut_off_after_its_last_turn(new_
     assert types(response) == [i.McpListTools, i.McpCall, i.McpCall, i.McpCall]
     assert [item.output for item in response.output[1:]] == ["add 1", "add 2", "add 3"]
     assert (len(house.model.turns), len(response.usage_per_turn)) == (3, 3)
-    assert replace(await house.get("t", response.id), metrics=UNSET) == response
+    assert replace(await house.get("t", response.id), metrics=UNSET, preview=UNSET) == response
 
 
 async def test_tool_output_beyond_the_context_is_kept_and_ends_the_response(
@@ -51,7 +51,7 @@ async def test_tool_output_beyond_the_context_is_kept_and_ends_the_response(
     response = await house.whole(tools=[SERVER])
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_context")
     assert response.output[-1].output == "add 1"
-    assert replace(await house.get("t", response.id), metrics=UNSET) == response
+    assert replace(await house.get("t", response.id), metrics=UNSET, preview=UNSET) == response
 
 
 async def test_only_answers_of_the_model_count_as_turns(new_house: Any) -> None:
@@ -98,7 +98,7 @@ async def test_an_engine_that_hangs_is_stopped_in_time(new_house: Any, backgroun
     assert {item.status for item in response.output} <= {"incomplete"}
     assert all(turn.closed for turn in house.model.begun)
     assert response.usage is None or response.usage.total_tokens == 5
-    assert replace(await house.get("t", response.id), metrics=UNSET) == response
+    assert replace(await house.get("t", response.id), metrics=UNSET, preview=UNSET) == response
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -114,7 +114,7 @@ async def test_a_tool_that_hangs_is_stopped_with_its_response(
     assert house.tools.stopped == [name for name, _ in house.tools.called if name == "wait"]
     assert house.tools.open == 0
     assert response.usage is None or response.usage.total_tokens == 5
-    assert replace(await house.get("t", response.id), metrics=UNSET) == response
+    assert replace(await house.get("t", response.id), metrics=UNSET, preview=UNSET) == response
 
 
 async def test_a_tool_listing_that_hangs_is_stopped_too(new_house: Any) -> None:
@@ -236,7 +236,7 @@ async def test_a_server_that_left_three_calls_unanswered_is_not_called_again(hou
     calls = await call_for_each(house, *[LOST_RESULT] * 6)
     assert len(house.tools.called) == 3
     assert [item.error.get("code") for item in calls] == [LOST] * 3 + [None] * 3
-    assert "Trying again in this response will not help" in calls[-1].error["content"]
+    assert "It is left alone for a while" in calls[-1].error["content"]
     house.tools.gives = []
     again = await house.whole(tools=[SERVER])  # the next response starts counting anew
     assert again.output[1].output == "add 4"

@@ -10,8 +10,9 @@ import pytest
 from msgspec import convert
 
 from antiphon.application.ports import ModelTurn
+from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
-from antiphon.application.tools.mcp import McpSessions
+from antiphon.application.tools.mcp import OpenMcpSessions
 from antiphon.application.tools.work import WorkOutput
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -212,7 +213,8 @@ async def test_no_call_is_made_before_its_item_is_stored(house: Any) -> None:
 
 
 async def test_sessions_are_closed_even_if_closing_them_is_cancelled(house: Any) -> None:
-    sessions = McpSessions(house.tools, [convert(SERVER, McpTool)])
+    open_sessions = OpenMcpSessions(house.tools, ApprovalAnswers(house.store))
+    sessions = open_sessions("us", "resp_1", [convert(SERVER, McpTool)])
     assert [batch async for batch in sessions.list_tools("calc").output]
     closing = asyncio.create_task(sessions.aclose())
     await asyncio.sleep(0)

@@ -7,10 +7,12 @@ from contextlib import aclosing
 
 import pytest
 
+from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.application.ports import Json, ModelTurn
+from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
 from antiphon.application.tools.citations import CitationSource, CitingTurn
-from antiphon.application.tools.mcp import McpSessions
+from antiphon.application.tools.mcp import OpenMcpSessions
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation, FileCitation, UrlCitation
 from antiphon.domain.responses.usage import TurnUsage
@@ -122,10 +124,11 @@ class Citing(SingleItemCaller, CitationSource):
 
 def test_each_caller_that_cites_is_asked_only_once() -> None:
     citing = Citing()
-    assert ToolCalls(
-        {"mcp": McpSessions(None, []), "a": citing, "b": citing}, None
-    ).cite_functions == [citing.cite]
-    assert ToolCalls({"mcp": McpSessions(None, [])}, None).cite_functions == []
+    sessions = OpenMcpSessions(None, ApprovalAnswers(MemoryStore()))("us", "resp_1", [])
+    assert ToolCalls({"mcp": sessions, "a": citing, "b": citing}, None).cite_functions == [
+        citing.cite
+    ]
+    assert ToolCalls({"mcp": sessions}, None).cite_functions == []
 
 
 async def test_any_split_of_the_text_gives_the_same_annotations() -> None:

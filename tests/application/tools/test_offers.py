@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from antiphon.application.ports import ToolServers
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.offers import MAX_CACHED_JSON_BYTES, OfferTools
 from antiphon.domain.access.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.errors import Forbidden, RequestError
 from antiphon.domain.history import conversation as c
 from antiphon.domain.offers.offer import Offer
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.tools import McpTool
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 TIME = {"type": "function", "name": "get_time", "parameters": {"type": "object"}}
@@ -53,7 +56,7 @@ def names(offer: Offer) -> list[str]:
         request_of(WEATHER, TIME, tool_choice={"type": "function", "name": "get_time"}),
         request_of({"type": "web_search"}, WEATHER),
         request_of({"type": "custom", "name": "sql", "format": {"type": "text"}}),
-        request_of({"type": "a_later_type"}, WEATHER),
+        request_of({"type": "image_generation"}, WEATHER),
         request_of(),
     ],
 )
@@ -122,3 +125,128 @@ def test_tools_of_megabytes_are_not_remembered() -> None:
     request = request_of({**WEATHER, "parameters": parameters})
     assert names(offer_of(offer_tools, request)) == ["get_weather"]
     assert offer_tools.recall(request, "a") is None
+
+
+UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "web_serch"}, "type", "'web_search'"),
+    ({"type": ""}, "type", "'web_search'"),
+    ({"type": "mcp", "server_label": "lenghts"}, "server_label", "none"),
+    ({"type": "mcp", "server_label": "lenghts", "server_url": ""}, "server_label", "none"),
+]
+
+
+@pytest.mark.parametrize(("tool", "field", "known"), UNKNOWN)
+def test_what_nobody_knows_is_refused_with_what_there_is(
+    tool: dict[str, Any], field: str, known: str
+) -> None:
+    item = {"type": "additional_tools", "role": "developer", "tools": [tool]}
+    for request, items, path in [
+        (request_of(WEATHER, tool), [], "tools[1]"),
+        (request_of(WEATHER), [item], "input[0].tools[0]"),
+    ]:
+        with pytest.raises(RequestError) as refusal:
+            offer_of(OfferTools(), request, items=items)
+        assert refusal.value.param == f"{path}.{field}"
+        assert known in refusal.value.message
+
+
+def test_what_nobody_knows_of_an_earlier_request_is_left_out() -> None:
+    tools = [UNKNOWN[0][0], UNKNOWN[2][0], TIME]
+    item = {"type": "additional_tools", "role": "developer", "tools": tools}
+    history = c.entries([msgspec.Raw(json.dumps(item).encode())])
+    offer = OfferTools()(request_of(), history, [], tenant="a", policy=FULL_ACCESS)
+    assert (names(offer), offer.ignored) == (["get_time"], ())
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "image_generation"},
+        {"type": "programmatic_tool_calling"},
+        {"type": "mcp", "server_label": "mail", "connector_id": "connector_gmail"},
+        {"type": "mcp", "server_label": "mail", "tunnel_id": "tunnel_1"},
+        {"type": "mcp", "server_label": "code_interpreter"},  # a tool that is not enabled
+        MCP,
+    ],
+)
+def test_what_the_api_knows_and_this_server_cannot_run_is_named(tool: dict[str, Any]) -> None:
+    assert offer_of(OfferTools(), request_of(tool)).ignored == ("tools[0]",)
+
+
+RESTRICTED = [
+    {**WEATHER, "allowed_callers": ["programmatic"]},
+    {"type": "custom", "name": "sql", "allowed_callers": ["programmatic"]},
+    {"type": "shell", "allowed_callers": ["programmatic"]},
+    {"type": "apply_patch", "allowed_callers": ["programmatic"]},
+    {"type": "code_interpreter", "container": "c", "allowed_callers": ["programmatic"]},
+    {**MCP, "allowed_callers": ["programmatic"]},
+    {**WEATHER, "allowed_callers": []},
+    {**WEATHER, "allowed_callers": ["programmatic"], "defer_loading": True},
+]
+
+
+class _RunsAll(ToolProvider):
+    """Claims to run every tool."""
+
+    tool_types = ()
+
+    def handles(self, tool: Any) -> bool:
+        return True
+
+    async def callers(self, *_: Any, **__: Any) -> Any:
+        return {}
+
+
+class _CallsAll(ToolServers):
+    """Claims to reach every MCP server."""
+
+    labels = ()
+
+    def resolve(self, server: McpTool, path: str) -> McpTool:
+        return server
+
+    def session(self, server: McpTool) -> Any:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("tool", RESTRICTED)
+@pytest.mark.parametrize("offer_tools", [OfferTools(), OfferTools(_CallsAll(), [_RunsAll()])])
+def test_a_tool_for_programs_alone_is_offered_to_no_model_and_named(
+    offer_tools: OfferTools, tool: dict[str, Any]
+) -> None:
+    search = {"type": "tool_search"}
+    offer = offer_of(offer_tools, request_of(TIME, tool, search))
+    assert "get_time" in names(offer)
+    assert len(names(offer)) <= 2
+    assert offer.ignored == ("tools[1]",)
+    assert [each.is_server_run for each in offer.definitions][1] is False
+    assert "get_weather" not in str([spec.description for spec in offer.specs])
+
+
+def test_a_function_for_programs_alone_is_left_out_of_its_namespace() -> None:
+    inner = [TIME, {**WEATHER, "allowed_callers": ["programmatic"]}]
+    tool = {"type": "namespace", "name": "crm", "description": "d", "tools": inner}
+    offer = offer_of(OfferTools(), request_of(tool))
+    assert (names(offer), offer.ignored) == (["crm__get_time"], ("tools[0].tools[1]",))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "harmless"),
+    [
+        ("allowed_callers", ["direct", "programmatic"], ["direct"]),
+        ("async", True, False),
+        ("output_schema", {"type": "object"}, None),
+    ],
+)
+def test_a_field_of_a_tool_without_effect_is_named(
+    field: str, value: object, harmless: object
+) -> None:
+    namespace = {"type": "namespace", "name": "crm", "description": "d"}
+    for asked, expected in [(value, True), (harmless, False), (None, False)]:
+        tool = {**TIME, field: asked}
+        request = request_of({**tool, "name": "f"}, {**namespace, "tools": [tool]})
+        paths = (f"tools[0].{field}", f"tools[1].tools[0].{field}")
+        assert offer_of(OfferTools(), request).ignored == (paths if expected else ())

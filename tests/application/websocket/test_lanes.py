@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.websocket.lanes import LaneLimits, Lanes, lane_of
 from antiphon.domain.errors import ConcurrencyLimitExceeded, RequestError
 
 
 def make_lanes(**limits: int) -> Lanes[str]:
-    return Lanes(LaneLimits(**limits))
+    return Lanes(LaneLimits(**limits), BytesInWork().hold("t", "requests"))
 
 
 def take_all(lanes: Lanes[str]) -> list[str]:
@@ -59,21 +60,34 @@ def test_names_are_limited_but_the_lane_without_a_name_does_not_count() -> None:
     lanes.add("b", "x")
 
 
-@pytest.mark.parametrize(
-    ("limits", "size"), [({"max_waiting": 2}, 0), ({"max_waiting_bytes": 20}, 10)]
-)
-def test_waiting_requests_are_limited_in_number_and_in_bytes(
-    limits: dict[str, int], size: int
-) -> None:
-    lanes = make_lanes(max_running=1, **limits)
-    lanes.add("a", "running", size=size)
+def test_waiting_requests_are_limited_in_number() -> None:
+    lanes = make_lanes(max_running=1, max_waiting=2)
+    lanes.add("a", "running")
     assert take_all(lanes) == ["running"]
-    lanes.add("a", "waits", size=size)
-    lanes.add("b", "waits too", size=size)
+    lanes.add("a", "waits")
+    lanes.add("b", "waits too")
     with pytest.raises(ConcurrencyLimitExceeded):
-        lanes.add("c", "one too many", size=size)
+        lanes.add("c", "one too many")
     lanes.leave("a")
     assert take_all(lanes) == ["waits"]
+
+
+def test_the_requests_of_all_connections_of_a_tenant_share_its_bytes() -> None:
+    work = BytesInWork(100)  # half of it for one tenant
+    first, second = (
+        Lanes[str](LaneLimits(max_running=1), work.hold("t", "requests", free=0)) for _ in range(2)
+    )
+    first.add("a", "runs", size=20)
+    first.add("a", "waits", size=20)
+    assert take_all(first) == ["runs"]
+    with pytest.raises(RequestError):
+        second.add("a", "too much", size=20)
+    first.leave("a")
+    second.add("a", "runs now", size=20)
+    first.clear()
+    assert take_all(second) == ["runs now"]
+    second.leave("a")
+    assert work.total == 0
 
 
 def test_a_request_that_can_run_right_away_needs_no_place_in_the_queue() -> None:
