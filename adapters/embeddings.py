@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import http
 import logging
 import math
 from array import array
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
-import httpx
+import httpcore
 import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.extras import install_command
+from antiphon.adapters.outgoing.connections import BoundedBackend, cause_of, client_tls
+from antiphon.adapters.outgoing.egress import ClientCertificate
 from antiphon.application.ports import Embeddings, Vectors
-from antiphon.domain.errors import EmbeddingsError, SettingsError
+from antiphon.domain.bounds import count_of
+from antiphon.domain.errors import EmbeddingsError, EmbeddingsRefused, SettingsError
 
 logger = logging.getLogger("antiphon.embeddings")
 
@@ -23,7 +28,19 @@ MAX_BYTES = 64 * 1024 * 1024
 """The size limit of an answer: 64 vectors of 4,096 numbers are about 6 MB."""
 
 MAX_CONNECTIONS = 16
-FAILURES = (httpx.HTTPError, TimeoutError, msgspec.MsgspecError, ValueError, OverflowError)
+REFUSALS = (400, 413, 422)
+"""How servers say that a text is too long, or that tokens are not theirs."""
+
+FAILURES = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    OSError,
+    TimeoutError,
+    msgspec.MsgspecError,
+    ValueError,
+    OverflowError,
+)
 
 
 class _Vector(Struct, frozen=True):
@@ -31,8 +48,13 @@ class _Vector(Struct, frozen=True):
     embedding: list[float]
 
 
+class _Usage(Struct, frozen=True):
+    prompt_tokens: Any = None
+
+
 class _Answer(Struct, frozen=True):
     data: list[_Vector]
+    usage: _Usage | None = None
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
@@ -49,14 +71,21 @@ class HttpEmbeddings(Embeddings):
         api_key: str | None = None,
         timeout_s: float = 30.0,
         max_bytes: int = MAX_BYTES,
+        certificate: ClientCertificate | None = None,
     ) -> None:
         self._url = f"{url.rstrip('/')}/embeddings"
         self._model = model
-        self._client = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=timeout_s,
-            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
-            trust_env=False,
+        self._headers = {
+            "content-type": "application/json",
+            "user-agent": "antiphon",
+            "accept-encoding": "identity",  # a few compressed bytes may become very many
+            **({"authorization": f"Bearer {api_key}"} if api_key else {}),
+        }
+        is_secure = url.lower().startswith("https:")
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=client_tls(certificate) if is_secure else None,
+            max_connections=MAX_CONNECTIONS,
+            network_backend=BoundedBackend(),
         )
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
@@ -76,33 +105,54 @@ class HttpEmbeddings(Embeddings):
             ) from None
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._pool.aclose()
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
+        return await self._embed(texts)
+
+    async def embed_tokens(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        return await self._embed(inputs)
+
+    async def _embed(self, inputs: Sequence[str] | Sequence[Sequence[int]]) -> Vectors:
         try:
-            vectors = [_normalize(vector) for vector in await self._request(texts)]
+            answer = await self._request(inputs)
+            vectors = [_normalize(vector) for vector in _in_order(answer, len(inputs))]
         # Clients get one message for every failure; the details go to the operator's log.
         except FAILURES as error:
-            logger.warning("no vectors from %s: %s: %s", self._url, type(error).__name__, error)
+            reason = cause_of(error) or f"{type(error).__name__}: {error}"
+            logger.warning("no vectors from %s: %s", self._url, reason)
             raise EmbeddingsError("This server's embedding engine returns no vectors.") from error
-        return Vectors(model=self._model, each=vectors)
+        tokens = None if answer.usage is None else count_of(answer.usage.prompt_tokens)
+        return Vectors(model=self._model, each=vectors, tokens=tokens)
 
-    async def _request(self, texts: Sequence[str]) -> list[list[float]]:
-        body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
+    async def _request(self, inputs: Sequence[str] | Sequence[Sequence[int]]) -> _Answer:
+        body = {"model": self._model, "input": list(inputs), "encoding_format": "float"}
         content = bytearray()
-        answering = self._client.stream("POST", self._url, json=body)
+        answering = self._pool.stream(
+            "POST", self._url, headers=[*self._headers.items()], content=msgspec.json.encode(body)
+        )
         async with asyncio.timeout(self._timeout_s), answering as answer:
-            answer.raise_for_status()
-            async for chunk in answer.aiter_bytes():
+            if answer.status in REFUSALS:
+                raise EmbeddingsRefused(answer.status)
+            if answer.status != http.HTTPStatus.OK:
+                raise ValueError(f"it answers with status {answer.status}")
+            if any(name.lower() == b"content-encoding" for name, _ in answer.headers):
+                raise ValueError("its answer is compressed")
+            async for chunk in answer.aiter_stream():
                 content += chunk
                 if len(content) > self._max_bytes:
                     raise ValueError(f"its answer has more than {self._max_bytes} bytes")
-        vectors = {vector.index: vector.embedding for vector in _decode(content).data}
-        if sorted(vectors) != list(range(len(texts))):
-            raise ValueError("it did not return one vector for each text")
-        if len({len(vector) for vector in vectors.values()}) != 1:
-            raise ValueError("its vectors have different dimensions")
-        return [vectors[position] for position in range(len(texts))]
+        return _decode(content)
+
+
+def _in_order(answer: _Answer, count: int) -> list[list[float]]:
+    """Return the vectors of `count` inputs. Raises: ValueError if they are not as they must be."""
+    vectors = {vector.index: vector.embedding for vector in answer.data}
+    if sorted(vectors) != list(range(count)):
+        raise ValueError("it did not return one vector for each text")
+    if len({len(vector) for vector in vectors.values()}) != 1:
+        raise ValueError("its vectors have different dimensions")
+    return [vectors[position] for position in range(count)]
 
 
 def _normalize(vector: Sequence[float]) -> bytes:

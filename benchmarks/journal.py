@@ -74,7 +74,7 @@ async def journal_of(store: Store, log: MemoryEventLog, name: str, *, durable: b
     first = [*run.open(), *run.start()]
     new = NewRun(owner="srv_1", events=encode_chunk(first) if durable else None)
     await store.create_response("t", StoredResponse(response=run.response, run=new))
-    await log.create(name)
+    await log.create(name, "t")
     await log.append(name, first)
     lease = Lease(tenant="t", response_id=name, epoch=1)
     if durable:

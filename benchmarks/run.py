@@ -90,7 +90,7 @@ class Threshold:
         return COMPARISONS[self.sign](self.measured(result), self.limit)
 
 
-COMPARISONS = {"<": operator.lt, "<=": operator.le}
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le}
 
 
 BARS = (

@@ -71,7 +71,7 @@ async def wake_ups() -> None:
 
 async def live(readers: int) -> None:
     log = MemoryEventLog()
-    await log.create("resp_1")
+    await log.create("resp_1", "t")
 
     async def read() -> None:
         async for _ in await log.open("resp_1"):
@@ -88,7 +88,7 @@ async def live(readers: int) -> None:
 
 async def replay() -> None:
     log = MemoryEventLog()
-    await log.create("resp_1")
+    await log.create("resp_1", "t")
     await log.append("resp_1", events(EVENTS))
     with measured("event log: replay, an event", EVENTS):
         async for _ in await log.open("resp_1"):

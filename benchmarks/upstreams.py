@@ -105,7 +105,8 @@ def make_tokenizer(folder: Path) -> int:
     config = {"chat_template": CHAT_TEMPLATE, "eos_token": "<|im_end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
-    token_id: int = tokenizer.token_to_id("Ġword")
+    token_id = tokenizer.token_to_id("Ġword")
+    assert token_id is not None
     return token_id
 
 

@@ -1,6 +1,6 @@
 """Write the lock files: `make lock` (or `lock.py UV`, with the path of uv).
 
-    server.txt  what the server and all its extras but ray and vllm need: for an image
+    server.txt  what the server and all its extras but llama, ray and vllm need: for an image
     dev.txt     server.txt, and what tests and checks need: for CI
     build.txt   what builds the wheel: for an image
 
@@ -21,10 +21,11 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
 COOLDOWN = "7 days"
 NOT_LOCKED = frozenset(
-    {"browser", "clients", "deploy", "dev", "docs", "mistral", "ray", "security", "vllm"}
+    {"browser", "clients", "deploy", "dev", "docs", "llama", "mistral", "ray", "security", "vllm"}
 )
-"""Extras that are not for the server, vLLM, which is bound to the GPU's drivers, mistral, which
-vLLM brings and which wants an older NumPy, and ray, whose version is that of the cluster."""
+"""Extras that are not for the server, vLLM and llama, which are bound to the GPU's drivers and the
+processor, mistral, which vLLM brings and which wants an older NumPy, and ray, whose version is that
+of the cluster."""
 
 _PACKAGE = re.compile(r"^(?P<name>[a-z0-9._-]+)==", re.MULTILINE)
 

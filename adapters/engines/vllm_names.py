@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from antiphon.adapters.engines.vllm_schemas import rewrite_schemas
 from antiphon.application.ports import Constraint, Sampling, Turn
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
+from antiphon.domain.requests.decisions import too_many_answers
 
 DEFAULTED_FIELDS = (
     "temperature",
@@ -52,9 +54,6 @@ FAILURE_MESSAGES = {
     "error": "The engine could not continue this run; it may succeed if you try again.",
 }
 
-MIN_LOGPROB = -9999.0
-"""Replaces minus infinity, which JSON cannot represent."""
-
 _PARAMETER_SUFFIX = re.compile(r" ?\(parameter=.*\)\Z", re.DOTALL)
 
 
@@ -73,20 +72,32 @@ def sampling_fields(
         **fields,
         "seed": sampling.seed,
         "max_tokens": max_tokens,
-        "stop": list(sampling.stop),
         "stop_token_ids": list(sampling.stop_token_ids),
-        "include_stop_str_in_output": sampling.include_stop_str_in_output,
         "ignore_eos": sampling.ignore_eos,
         "skip_special_tokens": sampling.skip_special_tokens,
-        # vLLM finds stop strings in the text, so they need it even if no parser does.
-        "detokenize": detokenize or bool(sampling.stop),
+        "detokenize": detokenize,
         "logit_bias": dict(sampling.logit_bias) or None,
         "logprobs": sampling.logprobs,
     }
 
 
-def structured_outputs(constraint: Constraint) -> dict[str, Any]:
-    """Return the fields of vLLM's structured outputs. Raises: RequestError for unknown options."""
+def answer_fields(tokens: Sequence[int], *, most: int) -> dict[str, Any]:
+    """Return the fields of a run that writes one of these tokens and tells how likely each is.
+
+    vLLM takes the log probabilities before it looks at what is allowed.
+    Raises: RequestError for more than so many.
+    """
+    if len(tokens) > most:
+        raise too_many_answers(len(tokens), most)
+    ids = list(tokens)
+    return {"allowed_token_ids": ids, "logprob_token_ids": ids, "logprobs": len(ids)}
+
+
+def structured_outputs(constraint: Constraint, *, field: str) -> dict[str, Any]:
+    """Return the fields of vLLM's structured outputs; `field` is that of the request.
+
+    Raises: RequestError for unknown options, and for a schema that cannot be enforced.
+    """
     name, convert = CONSTRAINTS[constraint.kind]
     for option in constraint.options.keys() - CONSTRAINT_OPTIONS:
         raise RequestError(
@@ -94,7 +105,10 @@ def structured_outputs(constraint: Constraint) -> dict[str, Any]:
             param=f"structured_outputs.{option}",
             code="unknown_parameter",
         )
-    return {name: convert(constraint.value), **constraint.options}
+    value = constraint.value
+    if constraint.kind in ("json_schema", "structural_tag"):
+        value = rewrite_schemas(constraint.kind, value, field=field)
+    return {name: convert(value), **constraint.options}
 
 
 def extra_arguments(extra: Mapping[str, Any]) -> dict[str, Any] | None:

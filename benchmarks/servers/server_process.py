@@ -79,7 +79,12 @@ def free_port() -> int:
 
 @contextmanager
 def run_server(
-    command: Sequence[str], *, port: int, folder: Path, variables: Mapping[str, str]
+    command: Sequence[str],
+    *,
+    port: int,
+    folder: Path,
+    variables: Mapping[str, str],
+    start_limit_s: float = START_LIMIT_S,
 ) -> Iterator[Server]:
     """Run a server until the block ends, and wait until it responds. Raises: StartFailed."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,14 +94,16 @@ def run_server(
             command, cwd=folder, env=dict(variables), stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            _await_answer(process, port, logged)
+            _await_answer(process, port, logged, start_limit_s)
             yield Server(process.pid, port)
         finally:
             _stop(process)
 
 
-def _await_answer(process: subprocess.Popen[bytes], port: int, logged: Path) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
+def _await_answer(
+    process: subprocess.Popen[bytes], port: int, logged: Path, limit_s: float
+) -> None:
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline and process.poll() is None:
         if _answers(port):
             return

@@ -17,11 +17,17 @@ from antiphon.application.ports import Clock, Fetcher, KeyStore
 from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.tokens import ClaimRules, FindTokenCaller
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.http.access.identity import BearerIdentity, Identity, ProxyIdentity
+from antiphon.entrypoints.http.access.identity import (
+    BearerIdentity,
+    HeaderIdentity,
+    Identity,
+    ProxyIdentity,
+)
+from antiphon.entrypoints.http.access.sites import ANY, Sites
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import SessionIdentity, Sessions
 from antiphon.entrypoints.settings import Oidc, Settings
-from antiphon.entrypoints.wiring.fetching import http_fetcher
+from antiphon.entrypoints.wiring.fetching import egress, http_fetcher
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 if TYPE_CHECKING:
@@ -55,6 +61,19 @@ class Access(Struct, frozen=True, kw_only=True):
 
     identities: Sequence[Identity] | None
     console: Console | None
+    sites: Sites
+
+
+def admin_sites(settings: Settings) -> Sites:
+    """Return the names of the second port, which nobody needs a key for."""
+    return Sites(hosts=(settings.admin_host, *settings.allowed_host))
+
+
+def _sites(settings: Settings) -> Sites:
+    """Return the names and pages that may be used; with keys, names matter only if they are set."""
+    default = (ANY,) if settings.needs_keys else ()
+    hosts = (settings.host, *(settings.allowed_host or default))
+    return Sites(hosts=hosts, origins=settings.cors_origin)
 
 
 def build_access(
@@ -72,10 +91,12 @@ def build_access(
     sessions = Sessions(sealer.seal, sealer.unseal, now=now)
     proxy = [ProxyIdentity(settings.trusted_proxy)] if settings.trusted_proxy.is_on else []
     session = [SessionIdentity(sessions, bearer)] if settings.console else []
-    identities = [*proxy, bearer, *session] if settings.needs_keys else None
+    of_messages = HeaderIdentity(bearer.find)
+    identities = [*proxy, bearer, of_messages, *session] if settings.needs_keys else None
     return Access(
         identities=identities,
         console=Console(identities, bearer, sessions) if settings.console else None,
+        sites=_sites(settings),
     )
 
 
@@ -101,6 +122,7 @@ def issuer_keys(settings: Settings, *, now: Clock = time.monotonic) -> IssuerKey
             timeout_s=ISSUER_TIMEOUT_S,
             max_redirects=0,
             ssl_context=context,
+            egress=egress(settings).without_certificate,
         )
 
     return IssuerKeys(oidc.issuer, oidc.algorithms, fetcher_for, jwks_url=oidc.jwks_url, now=now)

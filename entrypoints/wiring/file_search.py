@@ -6,6 +6,7 @@ from antiphon.application.ports import Embeddings, FileStore, ReadPdf, VectorSto
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
+from antiphon.entrypoints.wiring.fetching import egress
 from antiphon.entrypoints.wiring.own_classes import Section
 from antiphon.entrypoints.wiring.own_ports import load_port
 
@@ -22,7 +23,11 @@ def embeddings(settings: Settings) -> Embeddings | None:
     from antiphon.adapters.embeddings import HttpEmbeddings
 
     return HttpEmbeddings(
-        engine.url, model=engine.model, api_key=engine.api_key, timeout_s=engine.timeout_s
+        engine.url,
+        model=engine.model,
+        api_key=engine.api_key,
+        timeout_s=engine.timeout_s,
+        certificate=egress(settings).certificate,
     )
 
 

@@ -16,4 +16,8 @@ def show_items(
         max_bytes=settings.max_media_bytes,
         max_pixels=settings.max_image_pixels,
     )
-    return ShowItems(LoadMedia(files, fetcher, read_pdf, limits=limits), unseal=unseal)
+    return ShowItems(
+        LoadMedia(files, fetcher, read_pdf, limits=limits),
+        unseal=unseal,
+        max_output_chars=settings.tools.shown_chars,
+    )

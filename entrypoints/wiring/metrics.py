@@ -90,6 +90,7 @@ class Watched(Struct, frozen=True):
             (i.WEBSOCKETS, self._websockets),
             (i.CONNECTIONS, self._connections),
             (i.UNSENT, self._unsent),
+            (i.WORK, self._work),
             (i.MODEL_READY, self._model_states),
             (i.INFO, self._info),
         ):
@@ -131,6 +132,9 @@ class Watched(Struct, frozen=True):
     async def _unsent(self) -> Mapping[Labels, float]:
         unsent = self.state.connections.unsent_bytes()
         return {("all",): sum(unsent), ("slowest",): max(unsent, default=0)}
+
+    async def _work(self) -> Mapping[Labels, float]:
+        return {(name,): size for name, size in self.state.bytes_in_work.by_subject.items()}
 
     async def _model_states(self) -> Mapping[Labels, float]:
         return dict.fromkeys((await self.models.states()).items(), 1.0)

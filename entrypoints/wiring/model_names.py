@@ -6,15 +6,17 @@ from pathlib import Path
 
 
 def names_of(model: str) -> tuple[str, ...]:
-    """Return the default names of a model: its folder's name, and `model` itself.
+    """Return the default names of a model: its folder's or file's name, and `model` itself.
 
-    If `model` is not a folder, it is the name of a model that the engine downloads.
+    If `model` is neither, it is the name of a model that the engine downloads.
 
-    >>> names_of("Qwen/Qwen3-8B")
-    ('Qwen/Qwen3-8B',)
+    >>> names_of("Qwen/Qwen3-8B"), names_of("models/Qwen3-8B-Q4_K_M.gguf")
+    (('Qwen/Qwen3-8B',), ('Qwen3-8B-Q4_K_M', 'models/Qwen3-8B-Q4_K_M.gguf'))
     """
-    folder = Path(model)
-    if not folder.is_dir():
+    place = Path(model)
+    if place.suffix.lower() == ".gguf":
+        return (place.stem, model)
+    if not place.is_dir():
         return (model,)
-    name = folder.resolve().name
+    name = place.resolve().name
     return (name, model) if name and name != model else (model,)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from antiphon.adapters.engines.pooled.options import SOURCES
+from antiphon.adapters.upstreams.options import UpstreamOptions
 from antiphon.application.model.fallback import FallbackModel
 from antiphon.application.model.models import Models
 from antiphon.application.model.stalls import TokenDeadlines
@@ -18,6 +21,7 @@ from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, ModelTable, Settings
 from antiphon.entrypoints.settings.sections import Scripted
+from antiphon.entrypoints.wiring.fetching import egress
 from antiphon.entrypoints.wiring.model_names import names_of
 from antiphon.entrypoints.wiring.own_classes import (
     check_port,
@@ -28,6 +32,8 @@ from antiphon.entrypoints.wiring.own_classes import (
 
 if TYPE_CHECKING:
     from antiphon.adapters.formats.chat_template.families import Family
+
+U = TypeVar("U", bound=UpstreamOptions)
 
 HARMONY_MODEL = "scripted-harmony"
 HARMONY_MODEL_TYPE = "gpt_oss"
@@ -82,15 +88,23 @@ def tables_of_a_single_model(settings: Settings) -> Sequence[ModelTable]:
     if settings.engine == "scripted":
         return _scripted_tables(settings)
     assert settings.model is not None
+    options: dict[str, Any] = {"model": settings.model}
+    if settings.engine == "vllm":
+        options["options"] = settings.engine_options
     return [
         ModelTable(
             name=tuple(settings.served_model_name or names_of(settings.model)),
             engine=settings.engine,
             format=settings.format,
             chat_template=settings.chat_template,
-            options={"model": settings.model, "options": settings.engine_options},
+            options=options,
         )
     ]
+
+
+def runs_a_file(table: ModelTable) -> bool:
+    """Return whether llama.cpp runs the model of the table in a process of ours."""
+    return table.engine == "llama" and not table.options.keys() & {*SOURCES}
 
 
 def _scripted_tables(settings: Settings) -> Sequence[ModelTable]:
@@ -128,7 +142,7 @@ def _build_scripted(table: ModelTable, settings: Settings) -> Model:
         step_tokens=options.step_tokens,
         slots=options.slots,
     )
-    return TokenModel(make_format, engine, deadlines=_deadlines(settings))
+    return _make_token_model(make_format, engine, table, settings)
 
 
 def _scripted_format(name: str) -> tuple[Any, Callable[[], Format]]:
@@ -166,9 +180,18 @@ def _build_vllm_http(table: ModelTable, settings: Settings) -> Model:
     """Return the model on a pool of vLLM servers; the adapters are imported only now."""
     from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
 
-    options = convert_options(table.options, VllmHttpOptions)
+    options = _upstream_options(table, settings, VllmHttpOptions)
     folder = None if options.model is None else Path(options.model).expanduser()
     return _token_model(VllmHttpEngine(table.name, options), table, settings, folder=folder)
+
+
+def _build_llama(table: ModelTable, settings: Settings) -> Model:
+    """Return the model in llama.cpp; the adapters are imported only now."""
+    from antiphon.adapters.engines.llama import LlamaEngine, LlamaOptions
+
+    options = _upstream_options(table, settings, LlamaOptions)
+    engine = LlamaEngine(table.name, options, tokenizer=table.tokenizer)
+    return _token_model(engine, table, settings)
 
 
 def _build_chat(table: ModelTable, settings: Settings) -> Model:
@@ -176,8 +199,24 @@ def _build_chat(table: ModelTable, settings: Settings) -> Model:
     from antiphon.adapters.models.chat_completions import ChatCompletionsModel, ChatOptions
 
     _refuse_fields(table, "format", "chat_template", "tokenizer")
-    options = convert_options(table.options, ChatOptions)
-    return ChatCompletionsModel(table.name, options, deadlines=_deadlines(settings))
+    options = _upstream_options(table, settings, ChatOptions)
+    return ChatCompletionsModel(
+        table.name,
+        options,
+        deadlines=_deadlines(settings),
+        unmarked_calls=table.unmarked_calls,
+    )
+
+
+def _upstream_options(table: ModelTable, settings: Settings, kind: type[U]) -> U:
+    """Return the options of a model on another server, with the certificate of all connections if
+    the table names none. Raises: SettingsError."""
+    options: U = convert_options(table.options, kind)
+    certificate = egress(settings).certificate
+    if certificate is None or options.certificate is not None:
+        return options
+    cert, key = str(certificate.cert), str(certificate.key)
+    return replace(options, client_cert=cert, client_key=key)
 
 
 def _build_own(table: ModelTable, settings: Settings) -> Model:
@@ -189,7 +228,7 @@ def _build_own(table: ModelTable, settings: Settings) -> Model:
     model: Model
     if hasattr(own, "start_turn"):
         check_port(own, Model, what=what)
-        _refuse_fields(table, "format", "chat_template", "tokenizer")
+        _refuse_fields(table, "format", "chat_template", "tokenizer", "unmarked_calls")
         model = own
     elif hasattr(own, "generate"):
         check_port(own, Engine, what=what)
@@ -208,6 +247,7 @@ BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
     "scripted": _build_scripted,
     "vllm": _build_vllm,
     "vllm_http": _build_vllm_http,
+    "llama": _build_llama,
     "chat": _build_chat,
 }
 """What builds the model of a table, by its `engine`; any other engine is a class."""
@@ -216,7 +256,7 @@ BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
 def _refuse_fields(table: ModelTable, *fields: str) -> None:
     """Raises: SettingsError for one of these fields, which has no effect on this engine."""
     for field in fields:
-        if getattr(table, field) not in (None, "auto"):
+        if getattr(table, field) not in (None, "auto", True):
             raise SettingsError(
                 f"{field} has no effect on the engine {table.engine!r}: remove it from the table."
             )
@@ -242,7 +282,20 @@ def _token_model(
             f"{str(table.tokenizer)!r} has neither."
         )
     make_format = _format_factory(engine, table, table.tokenizer or folder)
-    return TokenModel(make_format, engine, deadlines=_deadlines(settings))
+    return _make_token_model(make_format, engine, table, settings)
+
+
+def _make_token_model(
+    make_format: Callable[[], Format], engine: Engine, table: ModelTable, settings: Settings
+) -> TokenModel:
+    from antiphon.adapters.formats.unmarked_calls import with_unmarked_calls
+
+    return TokenModel(
+        make_format,
+        engine,
+        deadlines=_deadlines(settings),
+        extend_parser=with_unmarked_calls if table.unmarked_calls else None,
+    )
 
 
 def _format_factory(engine: Engine, table: ModelTable, folder: Path | None) -> Callable[[], Format]:

@@ -21,6 +21,7 @@ from msgspec import inspect as mi
 from msgspec.structs import fields
 
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.settings.invalid_values import in_words
 
 logger = logging.getLogger("antiphon.own_classes")
 SHORTEST_SECRET = 4
@@ -132,7 +133,8 @@ def convert_options(options: Mapping[str, Any], kind: Any) -> Any:
     try:
         return msgspec.convert(dict(options), kind, dec_hook=_to_path)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{_SHOWN_VALUE.sub('Invalid value', str(error))}.") from None
+        reason = _SHOWN_VALUE.sub("Invalid value", in_words(error, kind))
+        raise SettingsError(f"{reason}.") from None
 
 
 # What msgspec says of a value that is none of several shows that value, and no other message does.

@@ -12,7 +12,7 @@ from antiphon.adapters.sealing import Sealer
 from antiphon.application.ports import SharedValues
 from antiphon.application.resources.server_addresses import ServerAddresses, server_tag
 from antiphon.application.runs.active_runs import ActiveRuns
-from antiphon.entrypoints.http.api.responses import Relay
+from antiphon.entrypoints.http.api.services import Relay
 from antiphon.entrypoints.http.relay.relayed_requests import Vouchers
 from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.process.sockets import WorkerSockets

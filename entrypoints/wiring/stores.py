@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 from antiphon.adapters.keys.file import KeysFile
 from antiphon.adapters.stores.files.contents import FileContents
@@ -12,6 +14,7 @@ from antiphon.adapters.stores.memory.event_log import MemoryEventLog
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
 from antiphon.application.ports import EventLog, FileStore, PromptTemplates, Store, VectorStores
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
@@ -120,13 +123,43 @@ def vector_stores(settings: Settings) -> VectorStores:
     return PostgresVectorStores(_dsn_for(settings, "vector_stores"))
 
 
-def event_log(settings: Settings) -> EventLog:
+def hidden_places(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each place in the data folder whose files and vector stores are no
+    longer shown, since `auto` means another place with a PostgreSQL store."""
+    if store_kind(settings) != "postgres":
+        return
+    folder, file = settings.files_folder, settings.vector_stores_file
+    if settings.file_store == "auto" and folder.is_dir() and any(folder.iterdir()):
+        yield (
+            f"{str(folder)!r} has uploaded files that are not shown: with a PostgreSQL store, "
+            "file_store is postgres. Set it to folder to see them, or remove the folder."
+        )
+    if settings.vector_stores == "auto" and file is not None and _has_vector_stores(file):
+        yield (
+            f"{str(file)!r} has vector stores that are not shown: with a PostgreSQL store, "
+            "vector_stores is postgres. Set it to sqlite to see them, or remove the file."
+        )
+
+
+def _has_vector_stores(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM stores LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return False
+
+
+def event_log(settings: Settings, bytes_in_work: BytesInWork) -> EventLog:
     log: EventLog
     keep_events, keep_s = settings.keep_events, settings.keep_events_s
     if is_own_class(settings.event_log):
         log = load_port(settings, "event_log", EventLog, keep_events=keep_events, keep_s=keep_s)
     else:
-        log = MemoryEventLog(keep_events=keep_events, keep_s=keep_s)
+        log = MemoryEventLog(keep_events=keep_events, keep_s=keep_s, bytes_in_work=bytes_in_work)
     return log
 
 
@@ -154,6 +187,7 @@ STORE_KINDS = {
     "postgresql": "postgres",
     "redis": "redis",
     "rediss": "redis",
+    "unix": "redis",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from antiphon.adapters.audit_file import AuditFile
 from antiphon.adapters.extras import install_command
 from antiphon.adapters.ids import new_id
+from antiphon.adapters.outgoing.egress import Egress
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
 from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.application.ports import (
@@ -37,13 +39,17 @@ from antiphon.domain.offers.mcp import McpServerPolicy
 from antiphon.domain.offers.tool_substitutions import ToolSubstitutions
 from antiphon.entrypoints.settings import McpServer, Settings
 from antiphon.entrypoints.settings.options import OWN_CLASSES, is_own_class
-from antiphon.entrypoints.wiring.fetching import url_policy
+from antiphon.entrypoints.wiring.fetching import egress, http_fetcher, url_policy
 from antiphon.entrypoints.wiring.own_classes import check_port, load_instance, load_value
 from antiphon.entrypoints.wiring.own_ports import load_port
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 if TYPE_CHECKING:
     from antiphon.adapters.fetching import GuardedPools
+    from antiphon.adapters.tool_servers.oauth import AccessTokens
+
+TOKEN_ANSWER_BYTES = 64 * 1024
+TOKEN_TIMEOUT_S = 10.0
 
 
 def tool_servers(settings: Settings) -> ToolServers | None:
@@ -81,7 +87,9 @@ def _request_servers(settings: Settings) -> ToolServers | None:
     if importlib.util.find_spec("mcp") is None:
         return None
     return McpServers(
-        _pools(url_policy(settings)) if settings.fetch.urls else None,
+        _pools(url_policy(settings), egress(settings).without_certificate)
+        if settings.fetch.urls
+        else None,
         timeout_s=settings.tools.timeout_s,
         max_bytes=settings.tools.max_bytes,
         needs_approval=settings.tools.approval == "always",
@@ -146,14 +154,16 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     timeout_s = table.timeout_s or settings.tools.timeout_s
     max_bytes = settings.tools.max_bytes
     server: ToolServer
+    tokens = _access_tokens(table, settings)
     if table.url is not None:
         server = UrlServer(
             table.label,
             url=table.url,
             headers=table.headers,
-            pools=_pools(_policy_of(table.label, url=table.url)),
+            pools=_pools(_policy_of(table.label, url=table.url), egress(settings)),
             timeout_s=timeout_s,
             max_bytes=max_bytes,
+            tokens=tokens,
         )
     else:
         _check_command(table)
@@ -166,14 +176,52 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
         require_approval=table.require_approval,
     )
     secrets = (*table.env.values(), *table.headers.values())
-    return ConfiguredServer(terms=terms, server=server, secrets=secrets)
+    return ConfiguredServer(
+        terms=terms,
+        server=server,
+        secrets=secrets,
+        current_secrets=tuple if tokens is None else tokens.secrets,
+    )
 
 
-def _pools(policy: UrlPolicy) -> GuardedPools:
+def _access_tokens(table: McpServer, settings: Settings) -> AccessTokens | None:
+    """Raises: SettingsError."""
+    oauth = table.oauth
+    if oauth is None:
+        return None
+    from antiphon.adapters.tool_servers.oauth import AccessTokens, OauthClient
+
+    secret = oauth.client_secret
+    if oauth.client_secret_env is not None and not (
+        secret := (os.environ.get(oauth.client_secret_env) or "").strip()
+    ):
+        raise SettingsError(
+            f"The variable {oauth.client_secret_env!r} (client_secret_env) is not set."
+        )
+    client = OauthClient(
+        token_url=oauth.token_url,
+        client_id=oauth.client_id,
+        client_secret=secret or "",
+        scopes=oauth.scopes,
+        audience=oauth.audience,
+        auth=oauth.auth,
+    )
+    fetcher = http_fetcher(
+        _policy_of(table.label, url=oauth.token_url),
+        max_bytes=TOKEN_ANSWER_BYTES,
+        timeout_s=TOKEN_TIMEOUT_S,
+        max_redirects=0,
+        reads=("POST",),
+        egress=egress(settings),
+    )
+    return AccessTokens(table.label, client, fetcher)
+
+
+def _pools(policy: UrlPolicy, egress: Egress) -> GuardedPools:
     # Imported here: a server that calls no URLs does without the HTTP client.
     from antiphon.adapters.fetching import GuardedPools
 
-    return GuardedPools(policy)
+    return GuardedPools(policy, egress=egress)
 
 
 def _policy_of(label: str, *, url: str) -> UrlPolicy:
@@ -237,7 +285,12 @@ def hosted_tools(
 
 def budgets(settings: Settings) -> Budgets:
     tools = settings.tools
-    return Budgets(turns=tools.max_turns, call_s=tools.call_s, call_bytes=tools.call_bytes)
+    return Budgets(
+        turns=tools.max_turns,
+        call_s=tools.call_s,
+        call_bytes=tools.call_bytes,
+        response_bytes=tools.response_bytes,
+    )
 
 
 def hosted_tool_types(

@@ -7,8 +7,8 @@ import sys
 
 from antiphon.application.model.models import Models
 from antiphon.application.ports import Model
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.domain.errors import EngineDead, SettingsError
-from antiphon.entrypoints.http.access.cors import normalize_origins
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.request_log import RefusalLog
 from antiphon.entrypoints.http.wire.bodies import BodyLimits
@@ -16,7 +16,6 @@ from antiphon.entrypoints.http.wire.connections import ConnectionLimits, Connect
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
 from antiphon.entrypoints.http.wire.dispatch import Dispatcher
 from antiphon.entrypoints.http.wire.frame_queue import FrameQueue
-from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.wire.protocol import Transport
 from antiphon.entrypoints.http.wire.tls import Certificate
 from antiphon.entrypoints.settings import Settings
@@ -42,11 +41,11 @@ ARRIVALS_SHARE = 16
 """One file in this many, of those that are reserved, may be of a connection that is not served."""
 
 
-def http_options(settings: Settings, models: Models, incoming: IncomingBytes) -> HttpOptions:
+def http_options(settings: Settings, models: Models, bytes_in_work: BytesInWork) -> HttpOptions:
     return HttpOptions(
         limits=BodyLimits(
             max_bytes=max_body_bytes(settings, models),
-            incoming=incoming,
+            bytes_in_work=bytes_in_work,
             max_depth=settings.max_depth,
             max_nodes=settings.max_json_nodes,
         ),
@@ -56,7 +55,6 @@ def http_options(settings: Settings, models: Models, incoming: IncomingBytes) ->
         log_requests=settings.log_requests,
         error_stacks=settings.error_stacks,
         websocket_s=settings.websocket_s,
-        cors_origins=normalize_origins(settings.cors_origin),
     )
 
 
@@ -74,14 +72,14 @@ def _may_read_images(model: Model) -> bool:
         return True
 
 
-def transport(settings: Settings, incoming: IncomingBytes) -> Transport:
+def transport(settings: Settings, bytes_in_work: BytesInWork) -> Transport:
     limits = ConnectionLimits(
         max_connections=_max_connections(settings.max_connections),
         max_arrivals=min(MAX_ARRIVALS, _open_files_limit() // ARRIVALS_SHARE),
         max_per_address=settings.max_connections_per_address,
         write_stall_s=settings.write_stall_s,
     )
-    return _transport(settings, limits, incoming)
+    return _transport(settings, limits, bytes_in_work)
 
 
 def admin_transport(settings: Settings) -> Transport:
@@ -89,14 +87,16 @@ def admin_transport(settings: Settings) -> Transport:
     limits = ConnectionLimits(
         max_connections=MAX_ADMIN_CONNECTIONS, write_stall_s=settings.write_stall_s
     )
-    return _transport(settings, limits, IncomingBytes())
+    return _transport(settings, limits, BytesInWork())
 
 
-def _transport(settings: Settings, limits: ConnectionLimits, incoming: IncomingBytes) -> Transport:
+def _transport(
+    settings: Settings, limits: ConnectionLimits, bytes_in_work: BytesInWork
+) -> Transport:
     return Transport(
         arrival_s=settings.arrival_s,
         connections=Connections(limits),
-        incoming=incoming,
+        bytes_in_work=bytes_in_work,
         frames=FrameQueue(),
         dispatcher=Dispatcher(),
         refusals=RefusalLog(),

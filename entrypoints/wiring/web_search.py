@@ -18,7 +18,7 @@ from antiphon.adapters.web.search_services import (
 from antiphon.application.ports import Fetcher, ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings, WebSearchSettings
-from antiphon.entrypoints.wiring.fetching import http_fetcher
+from antiphon.entrypoints.wiring.fetching import egress, http_fetcher
 from antiphon.entrypoints.wiring.own_classes import Section, check_port
 from antiphon.entrypoints.wiring.own_ports import load_own
 from antiphon.entrypoints.wiring.webhooks import operator_policy
@@ -92,6 +92,7 @@ def _search_service(
             timeout_s=options.timeout_s,
             max_redirects=0,
             reads=("GET", "POST"),
+            egress=egress(settings),
         ),
         page_fetcher=_page_fetcher(settings, policy),
         limit=options.results,
@@ -105,6 +106,7 @@ def _page_fetcher(settings: Settings, policy: UrlPolicy) -> Fetcher:
         max_bytes=settings.web.max_page_kb * 1024,
         timeout_s=settings.web.timeout_s,
         max_redirects=settings.fetch.redirects,
+        egress=egress(settings).without_certificate,
     )
 
 

@@ -22,7 +22,8 @@ from antiphon.application.ports import Fetcher
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.fetching import http_fetcher
+from antiphon.entrypoints.settings.invalid_values import in_words
+from antiphon.entrypoints.wiring.fetching import egress, http_fetcher
 
 if TYPE_CHECKING:
     import httpx
@@ -108,7 +109,8 @@ def _read_file(file: Path) -> _File:
     try:
         return msgspec.convert(table, _File)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"The webhooks file {str(file)!r} is invalid: {error}.") from None
+        reason = in_words(error, _File)
+        raise SettingsError(f"The webhooks file {str(file)!r} is invalid: {reason}.") from None
 
 
 def _validate(endpoint: _Endpoint, url_name: str, secret_name: str) -> WebhookEndpoint:
@@ -158,7 +160,7 @@ WEBHOOK_TIMEOUT_S = 10.0
 WEBHOOK_ANSWER_BYTES = 1024 * 1024
 
 
-def webhook_fetcher(endpoints: Sequence[WebhookEndpoint]) -> Fetcher:
+def webhook_fetcher(endpoints: Sequence[WebhookEndpoint], settings: Settings) -> Fetcher:
     """Return a fetcher that can reach only the operator's endpoints."""
     if not endpoints:
         return NoFetcher()
@@ -167,4 +169,5 @@ def webhook_fetcher(endpoints: Sequence[WebhookEndpoint]) -> Fetcher:
         max_bytes=WEBHOOK_ANSWER_BYTES,
         timeout_s=WEBHOOK_TIMEOUT_S,
         max_redirects=0,
+        egress=egress(settings),
     )

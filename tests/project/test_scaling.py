@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import pytest
-
-FILE = Path(__file__).parents[2] / "benchmarks/simulation.py"
-
-spec = spec_from_file_location("simulation", FILE)
-assert spec is not None
-assert spec.loader is not None
-simulation = module_from_spec(spec)
-spec.loader.exec_module(simulation)
+from benchmarks import simulation
 
 COSTS = {"wake_us": 100.0, "event_us": 40.0}
 

@@ -7,7 +7,9 @@ import itertools
 import json
 import math
 import multiprocessing
+import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -170,21 +172,16 @@ async def test_a_step_size_above_the_limit_makes_one_step(engine: VllmEngine) ->
     assert step.finish == "length"
 
 
-async def test_a_stop_token_ends_the_run_and_is_not_in_its_text(engine: VllmEngine) -> None:
-    free = list((await run(engine, greedy(max_tokens=8))).token_ids)
-    stopped = await run(engine, greedy(max_tokens=8, stop_token_ids=(free[4],)))
-    end = free.index(free[4]) + 1
-    assert stopped.finish == "stop"
-    assert stopped.token_ids == free[:end]
-    assert stopped.text == engine.tokenizer.decode(free[: end - 1])
-
-
-async def test_a_stop_string_ends_the_run_even_without_detokenizing(engine: VllmEngine) -> None:
-    free = await run(engine, greedy(max_tokens=40))
-    stop = free.text[8:11]
-    stopped = await run(engine, greedy(max_tokens=40, stop=(stop,)), detokenize=False)
-    assert stopped.finish == "stop"
-    assert stopped.text == free.text[: free.text.index(stop)]
+async def test_a_whole_answer_says_how_long_its_tokens_took(engine: VllmEngine) -> None:
+    took = []
+    for max_tokens in (1, 40):
+        started_at = time.monotonic()
+        sampling = greedy(max_tokens=max_tokens, step_tokens=max_tokens + 1, ignore_eos=True)
+        [step] = await steps_of(engine, request(sampling))
+        assert step.generation_s is not None
+        assert step.generation_s <= time.monotonic() - started_at
+        took.append(step.generation_s)
+    assert took[0] == 0 < took[1]
 
 
 async def test_without_detokenizing_there_is_no_text(engine: VllmEngine) -> None:
@@ -262,6 +259,23 @@ async def test_each_token_has_its_logprob_and_alternatives_in_order(engine: Vllm
             assert ranked == sorted(ranked, reverse=True)
             assert (entry.token, entry.logprob) == (entry.top_logprobs[0].token, ranked[0])
             assert math.isfinite(entry.logprob)
+
+
+@pytest.mark.parametrize("step_tokens", [1, 1000])
+async def test_a_prompt_is_as_likely_as_when_the_model_writes_it(
+    engine: VllmEngine, step_tokens: int
+) -> None:
+    written = await run(engine, greedy(max_tokens=8, logprobs=2))
+    prompt = [*PROMPT, *written.token_ids]
+    scored = greedy(max_tokens=2, prompt_logprobs=2, step_tokens=step_tokens)
+    first, *others = await steps_of(engine, request(scored, prompt=prompt))
+    assert all(step.prompt_logprobs is None for step in others)
+    assert first.prompt_logprobs is not None
+    assert len(first.prompt_logprobs) == len(prompt)
+    for entry, known in zip(first.prompt_logprobs[-8:], written.logprobs or (), strict=True):
+        assert entry.token == known.token
+        assert entry.logprob == pytest.approx(known.logprob, abs=1e-3)
+        assert len(entry.top_logprobs) == 2
 
 
 async def test_an_unlikely_token_is_not_among_its_alternatives(engine: VllmEngine) -> None:
@@ -415,17 +429,31 @@ async def test_a_bad_field_is_refused_by_its_name(
     assert await is_idle(engine)
 
 
-async def test_a_schema_that_is_slow_to_check_does_not_hold_up_other_runs(
+async def test_a_constraint_that_is_slow_to_check_does_not_hold_up_other_runs(
     engine: VllmEngine,
 ) -> None:
-    slow = {"type": "string", "pattern": "^(((a{1,200}){1,200}){1,200}){1,200}$"}
+    slow = {
+        "type": "object",
+        "properties": {
+            f"{letter}{copy}": {"pattern": f"^{letter}{{1,800}}$"}
+            for letter in "abcdefghijklmnopqrstuvwxyz"
+            for copy in range(16)
+        },
+    }
     constrained = Sampling(max_tokens=2, constraint=Constraint(kind="json_schema", value=slow))
-    admission = asyncio.ensure_future(engine.generate(request(constrained)))
-    other = await run(engine, greedy(max_tokens=5))
-    assert len(other.token_ids) == 5
-    assert not admission.done()
-    steps = await admission
-    assert [step.finish async for step in steps][-1] == "length"
+    beside = await engine.generate(request(greedy(max_tokens=1000)))
+    admission, tokens = None, 0
+    async with aclosing(beside):
+        async for _ in beside:
+            if admission is None:  # the run has begun: each step is now one token
+                admission = asyncio.ensure_future(engine.generate(request(constrained)))
+            elif admission.done():
+                break
+            else:
+                tokens += 1
+    assert admission is not None
+    assert [step.finish async for step in await admission][-1] == "length"
+    assert tokens >= 2
 
 
 async def test_a_prompt_that_leaves_no_room_is_refused(engine: VllmEngine) -> None:

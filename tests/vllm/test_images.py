@@ -22,6 +22,7 @@ from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Constraint, Prompt, Sampling, StoredFile, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
+from antiphon.domain.access.limits import FULL_ACCESS
 from antiphon.domain.deltas import TurnEnd
 from antiphon.domain.errors import RequestError
 from antiphon.domain.responses.usage import TurnUsage
@@ -166,6 +167,7 @@ async def test_a_data_url_and_an_uploaded_file_are_the_same_prompt(model: TokenM
             *await show(
                 [user_message("See", part)],
                 tenant="t",
+                policy=FULL_ACCESS,
                 reads_images=True,
                 path_of=lambda _: "input[0]",
             ),

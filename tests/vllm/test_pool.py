@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import jsonschema
 import pytest
 from openai import OpenAI
@@ -19,7 +23,15 @@ from tests.vllm.vllm_servers import WIRES, VllmServer, vllm_servers
 from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
 from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.errors import RequestError
-from antiphon.testing.engine import EngineContract, RequestFactory, steps_of, text_of, tokens_of
+from antiphon.testing.engine import (
+    EngineContract,
+    IsIdle,
+    Kill,
+    RequestFactory,
+    steps_of,
+    text_of,
+    tokens_of,
+)
 
 pytestmark = [
     pytest.mark.vllm,
@@ -32,6 +44,7 @@ PROMPT = tuple(range(40, 80))  # letters and digits
 _numbers = itertools.count()
 
 Servers = dict[str, VllmServer]
+RUNNING = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +79,75 @@ def ask_engine(prompt: tuple[int, ...] = PROMPT, **sampling: Any) -> EngineReque
     )
 
 
+class Relay:
+    """Passes connections on to a server until it is cut: to its clients, the server has died."""
+
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url)
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> str:
+        """Return the URL."""
+        self._listener = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def cut(self) -> None:
+        self._listener.close()
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_connection(self._target.hostname, self._target.port)
+        self._open |= {writer, ours}
+        await asyncio.gather(_copy(reader, ours), _copy(theirs, writer))
+        self._open -= {writer, ours}
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+    writer.close()
+
+
 class TestVllmHttpEngine(EngineContract):
+    lacks = frozenset({"resumed_constraints"})
+
+    @pytest.fixture(params=WIRES)
+    def server(self, request: pytest.FixtureRequest, servers: Servers) -> VllmServer:
+        return servers[request.param]
+
     @pytest.fixture
-    def engine(self, on_one_server: VllmHttpEngine) -> VllmHttpEngine:
-        return on_one_server
+    async def relay(self, server: VllmServer) -> AsyncIterator[Relay]:
+        relay = Relay(server.url)
+        yield relay
+        await relay.cut()
+
+    @pytest.fixture
+    async def engine(self, relay: Relay) -> AsyncIterator[VllmHttpEngine]:
+        engine = VllmHttpEngine(["pool"], VllmHttpOptions(url=await relay.start()))
+        await engine.start()
+        yield engine
+        await engine.aclose()
 
     @pytest.fixture
     def ask(self) -> RequestFactory:
         return ask_engine
+
+    @pytest.fixture
+    def kill(self, relay: Relay) -> Kill:
+        return relay.cut
+
+    @pytest.fixture
+    async def is_idle(self, server: VllmServer) -> AsyncIterator[IsIdle]:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+
+            async def is_idle() -> bool:
+                counts = RUNNING.findall((await client.get("/metrics")).text)
+                assert counts
+                return not any(map(float, counts))
+
+            yield is_idle
 
 
 async def test_the_model_is_known_from_the_server(

@@ -9,6 +9,7 @@ from typing import Any
 from antiphon.adapters.engines.scripted.grammar_inputs import smallest_input
 from antiphon.adapters.engines.scripted.schema_instances import smallest_instance
 from antiphon.adapters.engines.scripted.script import Message, Part
+from antiphon.application.model.reasoning_summaries import thoughts_in
 from antiphon.application.ports import Constraint
 from antiphon.domain.tools import NAMED_KINDS, ToolChoice, ToolSpec
 
@@ -23,8 +24,9 @@ def answer(
     choice: ToolChoice = _AUTO,
     text_format: Mapping[str, Any] = {"type": "text"},
     constraint: Constraint | None = None,
+    or_else: Part | None = None,
 ) -> Part:
-    """Return the only part of a turn without a script.
+    """Return the only part of a turn without a script; by default, any text is an echo.
 
     >>> answer([("user", "Hello there")])
     {'say': 'Echo: Hello there'}
@@ -42,9 +44,18 @@ def answer(
     text = _smallest_text(text_format.get("type"), text_format.get("schema"))
     if text is None and constraint is not None:
         text = _smallest_text(constraint.kind, constraint.value)
-    return {
-        "say": "Echo: " + _last_user_text(messages)[-_MAX_ECHO_CHARS:] if text is None else text
-    }
+    if text is not None:
+        return {"say": text}
+    return or_else or {"say": _echo(messages)}
+
+
+def _echo(messages: Sequence[Message]) -> str:
+    """Return the end of what the user said last; of thoughts to be summarized, the beginning."""
+    text = _last_user_text(messages)
+    thoughts = thoughts_in(text)
+    if thoughts is not None:
+        return f"Summary: {thoughts[:_MAX_ECHO_CHARS]}"
+    return f"Echo: {text[-_MAX_ECHO_CHARS:]}"
 
 
 def _has_output(messages: Sequence[Message]) -> bool:

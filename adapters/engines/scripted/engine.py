@@ -7,14 +7,23 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
+from antiphon.adapters.engines.scripted.decisions import weigh
 from antiphon.adapters.engines.scripted.default_answers import answer
+from antiphon.adapters.engines.scripted.logprobs import logprob
 from antiphon.adapters.engines.scripted.markup import Markup
 from antiphon.adapters.engines.scripted.pace import Pace, pause
-from antiphon.adapters.engines.scripted.script import InvalidScript, Part, Turn, next_turn
+from antiphon.adapters.engines.scripted.script import (
+    UNOFFERED,
+    InvalidScript,
+    Part,
+    Turn,
+    next_turn,
+)
 from antiphon.adapters.engines.scripted.segments import (
     Segment,
     cut,
-    cut_at_stop,
     steps,
     to_segments,
     without_first,
@@ -22,6 +31,7 @@ from antiphon.adapters.engines.scripted.segments import (
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import compute_in_thread
+from antiphon.domain.content import Logprob
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 from antiphon.domain.requests.checks import count_chars
 
@@ -39,7 +49,7 @@ BLOCK = 16
 class ScriptedEngine(Engine):
     """An engine without GPU, weights, or network.
 
-    Its output is scripted, not sampled. Of the sampling parameters, it uses `max_tokens`, `stop`,
+    Its output is scripted, not sampled. Of the sampling parameters, it uses `max_tokens`,
     `logprobs`, `ignore_eos`, and `step_tokens`. `tokens_per_s` is the pace of each run; None is as
     fast as possible, with one iteration of the event loop before each step, as with a real engine.
     `slots` is the number of runs in progress; others wait for their first token, by `priority`.
@@ -92,6 +102,10 @@ class ScriptedEngine(Engine):
         return True
 
     @property
+    def weighs_at_once(self) -> int:
+        return 8
+
+    @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         return {}
 
@@ -110,6 +124,10 @@ class ScriptedEngine(Engine):
     def resumes(self) -> bool:
         return True
 
+    @property
+    def scores_prompts(self) -> bool:
+        return True
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Step]:
         await self.check()
         prompt, sampling = request.prompt, request.sampling
@@ -120,6 +138,14 @@ class ScriptedEngine(Engine):
                 f" this model's context length is {self._context_length} tokens.",
                 param="input",
                 code=CONTEXT_EXCEEDED,
+            )
+        if sampling.answer_tokens:
+            return self._wait_and_play(
+                request.priority,
+                [weigh(request, self._markup)],
+                finish="length",
+                cached_tokens=self._admit(request),
+                alternatives=sampling.logprobs,
             )
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         # A turn that ignores its end is as long as its limit.
@@ -136,16 +162,27 @@ class ScriptedEngine(Engine):
             request.priority,
             segments or [Segment(tokens=[])],
             finish=finish,
-            cached_tokens=self._prefixes.admit(
-                prompt.token_ids, request.cache_salt, *prompt.image_urls
-            ),
+            cached_tokens=self._admit(request),
             alternatives=sampling.logprobs,
+            prompt_logprobs=None
+            if sampling.prompt_logprobs is None
+            else await compute_in_thread(self._score, prompt.token_ids, sampling.prompt_logprobs),
         )
+
+    def _admit(self, request: EngineRequest) -> int:
+        """Return how many tokens of the prompt are cached, and cache it."""
+        prompt = request.prompt
+        return self._prefixes.admit(prompt.token_ids, request.cache_salt, *prompt.image_urls)
+
+    def _score(self, token_ids: Sequence[int], alternatives: int) -> tuple[Logprob, ...]:
+        return tuple(logprob(each, self._markup.text([each]), alternatives) for each in token_ids)
 
     def _write_segments(self, request: EngineRequest, limit: int) -> tuple[list[Segment], str]:
         """Return the segments within `limit` tokens, and the finish reason."""
         sampling, turn = request.sampling, request.turn
         parts, finish = _cut_at_finish(self._choose_turn(request), limit)
+        if turn.raw_prompt is not None:
+            parts = [_without_markup(part) for part in parts]
         *written, end = self._markup.write(parts, tools=turn.tools, thinking=turn.effort != "none")
         if finish != "stop":
             end = []
@@ -154,15 +191,15 @@ class ScriptedEngine(Engine):
         step_tokens = max(self._step_tokens, sampling.step_tokens)
         segments, is_cut = cut(to_segments(parts, [*written, end], step_tokens=step_tokens), limit)
         finish = "length" if is_cut else finish
-        if sampling.stop:
-            segments, has_stopped = cut_at_stop(
-                segments, sampling.stop, include=sampling.include_stop_str_in_output
-            )
-            finish = "stop" if has_stopped else finish
         return segments, finish
 
     def _choose_turn(self, request: EngineRequest) -> Turn:
-        turn, messages = request.turn, self._markup.read(request.prompt.token_ids)
+        turn, raw = request.turn, request.turn.raw_prompt
+        if raw is None:
+            messages = self._markup.read(request.prompt.token_ids)
+        else:
+            text = self._markup.text(request.prompt.token_ids) if raw.text is None else raw.text
+            messages = [("user", text)]
         try:
             scripted_turn = next_turn(
                 messages,
@@ -173,7 +210,7 @@ class ScriptedEngine(Engine):
             raise RequestError(
                 f"The script cannot be played: {error}.", param="input", code="invalid_value"
             ) from None
-        if scripted_turn is not None:
+        if scripted_turn is not None and scripted_turn is not UNOFFERED:
             return scripted_turn
         return [
             answer(
@@ -182,6 +219,7 @@ class ScriptedEngine(Engine):
                 choice=turn.choice,
                 text_format=turn.text.format,
                 constraint=request.sampling.constraint,
+                or_else=UNOFFERED[0] if scripted_turn is UNOFFERED else None,
             )
         ]
 
@@ -209,6 +247,7 @@ class ScriptedEngine(Engine):
         finish: str,
         cached_tokens: int,
         alternatives: int | None,
+        prompt_logprobs: tuple[Logprob, ...] | None = None,
     ) -> AsyncGenerator[Step]:
         self.begun += 1
         self.running += 1
@@ -233,6 +272,9 @@ class ScriptedEngine(Engine):
                     if self._death is not None:
                         await self.check()
                     is_over = step.finish is not None
+                    if prompt_logprobs is not None:
+                        step = replace(step, prompt_logprobs=prompt_logprobs)
+                        prompt_logprobs = None
                     yield step
         except EngineError:
             is_over = True
@@ -285,6 +327,15 @@ class PrefixCache:
         while len(known) > self._limit:
             known.popitem(last=False)
         return cached
+
+
+def _without_markup(part: Part) -> Part:
+    """Return the part as a model writes it that goes on from a raw prompt."""
+    if "say" not in part:
+        return part
+    said = part["say"] * part.get("repeat", 1)
+    rest = {name: value for name, value in part.items() if name not in ("say", "repeat", "phase")}
+    return {"raw": said, **rest}
 
 
 def _cut_at_finish(turn: Turn, limit: int) -> tuple[Turn, str]:

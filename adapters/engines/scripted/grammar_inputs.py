@@ -1,35 +1,29 @@
 """Small texts that a grammar or a schema's pattern accepts: best effort, never raising.
 
 A grammar is walked as the domain reads it, a pattern, which may look around, as Python's own parser
-gives it; each step returns the shortest text that it knows. None means: no text known.
+gives it; each step returns the shortest text that it knows. None means: no text known. No pattern
+is run by Python's matcher, which could try one text for ever.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from math import log2
 from typing import Any
 
+from antiphon.adapters.engines.scripted.step_budget import OutOfSteps, StepBudget
 from antiphon.domain import grammars
 from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
+from antiphon.domain.grammars import characters
 from antiphon.domain.grammars import nodes as n
 
 _LONGEST = 100_000
 """Characters of what is written for a client's expression."""
 
-_LONGEST_TRIED = 16
-"""Characters of a text that Python's matcher may try."""
-
-_LONGEST_PATTERN_TRIED = 2_000
-"""Characters of its pattern: with 200,000, it ended the process."""
-
-_MOST_STEPS_TRIED = 10_000
-"""Steps of one way through the pattern, each repetition as often as it must be."""
-
-_MOST_TRIES_LOG2 = 17
-"""Ways to divide the text among the repetitions of the pattern: 2 to that power."""
+_LONGEST_PATTERN = 10_000
+"""Characters of a pattern: Python's parser takes quadratic time for equal alternatives."""
 
 _LONGEST_SENTENCE = 10_000
 """Characters of each rule of a grammar."""
@@ -46,10 +40,13 @@ def smallest_input(grammar: tuple[str, str] | None) -> str:
     if grammar is None:
         return "x"
     syntax, definition = grammar
-    text = _sentence(syntax, definition)
-    if text is None and syntax == "regex":
-        # Look-around and the like: more than binds an engine can still be written.
-        text = smallest_match(definition, whole=True)
+    try:
+        text = _sentence(syntax, definition, StepBudget())
+        if text is None and syntax == "regex":
+            # Look-around and the like: more than binds an engine can still be written.
+            text = next(small_matches(definition, (0,), StepBudget()), None)
+    except OutOfSteps:
+        text = None
     return "x" if text is None else text
 
 
@@ -68,71 +65,44 @@ _CATEGORIES: Mapping[str, str] = {
 }
 
 
-def smallest_match(pattern: str, *, extra: int = 0, whole: bool = False) -> str | None:
-    """Return a text that the pattern matches, each open repetition `extra` longer than it must be.
+def small_matches(pattern: str, extras: Iterable[int], steps: StepBudget) -> Iterator[str]:
+    """Yield a text for each of `extras`, the times that open repetitions are longer than they must.
 
-    >>> smallest_match(r"^[A-Z]{3}-\\d+$"), smallest_match("(yes|no)+", extra=1)
-    ('AAA-0', 'nono')
+    It matches the pattern unless that looks around, or has an anchor within.
+    Raises: OutOfSteps.
+
+    >>> list(small_matches("^(yes|no)+$", range(2), StepBudget()))
+    ['no', 'nono']
     """
+    if len(pattern) > _LONGEST_PATTERN:
+        return
+    steps.spend(2 * len(pattern))
     try:
         parsed = import_module("re._parser").parse(pattern)
-        text = _Walk(extra).sequence(parsed)
-        # Otherwise it is taken as it was walked: a client's pattern could try a text for ever.
-        if not _can_try(text, pattern, parsed):
-            return text
-        matches = re.fullmatch if whole else re.search
-        return text if matches(pattern, text) else None
+        for extra in extras:
+            yield _Walk(extra, steps).sequence(parsed)
     except (re.error, OverflowError, RecursionError, ValueError):
-        return None
-
-
-def _can_try(text: str, pattern: str, parsed: Sequence[tuple[Any, Any]]) -> bool:
-    return (
-        len(text) <= _LONGEST_TRIED
-        and len(pattern) <= _LONGEST_PATTERN_TRIED
-        and _count(parsed, plain=1) <= _MOST_STEPS_TRIED
-        and len(text) * log2(_count(parsed, plain=0) + 1) <= _MOST_TRIES_LOG2
-    )
-
-
-def _count(items: Iterable[tuple[Any, Any]], *, plain: int) -> int:
-    """Return how many repetitions and branches there are to which a character may belong.
-
-    `plain` is what any other step counts.
-    """
-    return sum(_count_of(str(op), value, plain) for op, value in items)
-
-
-def _count_of(op: str, value: Any, plain: int) -> int:
-    match op:
-        case "BRANCH":
-            return len(value[1]) + sum(_count(branch, plain=plain) for branch in value[1])
-        case "SUBPATTERN":
-            return _count(value[3], plain=plain)
-        case "ATOMIC_GROUP":
-            return _count(value, plain=plain)
-        case "ASSERT" | "ASSERT_NOT":
-            return _count(value[1], plain=plain)
-        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-            least, most, items = value
-            return _count(items, plain=plain) * max(int(least), 1) + int(most != least)
-        case "GROUPREF_EXISTS":
-            return sum(_count(part, plain=plain) for part in value[1:] if part)
-    return plain
+        return
 
 
 class _Walk:
     """Writes while it walks; remembers groups for references to them."""
 
-    def __init__(self, extra: int) -> None:
+    def __init__(self, extra: int, steps: StepBudget) -> None:
         self._extra = extra
+        self._steps = steps
         self._groups: dict[int, str] = {}
 
     def sequence(self, items: Iterable[tuple[Any, Any]]) -> str:
-        text = "".join(self._one(str(op), value) for op, value in items)
-        if len(text) > _LONGEST:
-            raise OverflowError
-        return text
+        texts: list[str] = []
+        length = 0
+        for op, value in items:
+            texts.append(self._one(str(op), value))
+            self._steps.spend_on_text(len(texts[-1]))
+            length += len(texts[-1])
+            if length > _LONGEST:
+                raise OverflowError
+        return "".join(texts)
 
     def _one(self, op: str, value: Any) -> str:
         match op:
@@ -143,6 +113,7 @@ class _Walk:
             case "ANY":
                 return "a"
             case "IN":
+                self._steps.spend(len(_POOL) * len(value) // 2)
                 return _first(lambda char: _is_in(char, value), _members(value))
             case "BRANCH":
                 return min((self.sequence(branch) for branch in value[1]), key=len)
@@ -162,6 +133,7 @@ class _Walk:
     def _repeated(self, text: str, times: int) -> str:
         if len(text) * times > _LONGEST:
             raise OverflowError
+        self._steps.spend_on_text(len(text) * times)
         return text * times
 
 
@@ -196,30 +168,38 @@ def _is_member(char: str, op: str, value: Any) -> bool:
 # --- grammars -------------------------------------------------------------------------------------
 
 
-def _sentence(syntax: str, definition: str) -> str | None:
+def _sentence(syntax: str, definition: str, steps: StepBudget) -> str | None:
     try:
         read = grammars.read(syntax, definition)
-        return n.fixed_point(read, _smallest).get(read.start) if read else None
+        smallest = partial(_smallest, steps=steps)
+        return n.fixed_point(read, smallest).get(read.start) if read else None
     except (InvalidGrammar, UnsupportedGrammar):
         return None
 
 
-def _smallest(node: n.Node, known: Mapping[str, str]) -> str | None:
+def _smallest(node: n.Node, known: Mapping[str, str], *, steps: StepBudget) -> str | None:
     """Return the smallest text of a node, as far as those of the rules in it are known."""
+    text = _smallest_of(node, known, steps)
+    steps.spend_on_text(len(text or ""))
+    return text
+
+
+def _smallest_of(node: n.Node, known: Mapping[str, str], steps: StepBudget) -> str | None:
+    smallest = partial(_smallest, known=known, steps=steps)
     match node:
         case n.Text(text):
             return text
         case n.Characters(ranges):
-            return _first(lambda char: any(a <= ord(char) <= b for a, b in ranges)) or (
+            return _first(partial(characters.contains, node)) or (
                 chr(ranges[0][0]) if ranges else None
             )
         case n.Chain(parts):
-            return _joined([_smallest(part, known) for part in parts])
+            return _joined([smallest(part) for part in parts])
         case n.AnyOf(options):
-            texts = [_smallest(option, known) for option in options]
+            texts = [smallest(option) for option in options]
             return min((text for text in texts if text is not None), key=len, default=None)
         case n.Repeat(part, least):
-            return _joined([_smallest(part, known)] * least)
+            return _joined([smallest(part)] * least)
         case n.Rule(name):
             return known.get(name)
 

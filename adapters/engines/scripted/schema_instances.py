@@ -1,28 +1,33 @@
 """The smallest instance of a JSON Schema: candidates, smallest first, until one fits.
 
 Candidates come from the schema with its references and combinations worked in; whether one fits is
-asked of the schema as it is, so that what no candidate heeds (`not`, `oneOf`) still counts.
+asked of the schema as it is, so that what no candidate heeds (`not`, `oneOf`) still counts. A
+client's schema must not hold up the server, so all work is paid for from one budget of steps.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import ceil, floor, inf, lcm
 from operator import ge, gt, le, lt
 from typing import Any
 from urllib.parse import unquote
 
-from antiphon.adapters.engines.scripted.grammar_inputs import smallest_match
+from antiphon.adapters.engines.scripted.grammar_inputs import small_matches
+from antiphon.adapters.engines.scripted.step_budget import OutOfSteps, StepBudget
+from antiphon.domain.errors import InvalidGrammar
+from antiphon.domain.grammars import matching
+from antiphon.domain.grammars import nodes as n
 
 Schema = dict[str, Any]
 
-_EFFORT = 20_000
-"""Steps that a search may take: a client's schema must not hold up the server."""
-
 _LONGEST = 100_000
 """Characters of a string."""
+
+_LARGEST = 2**63
+"""Of what numbers are multiples."""
 
 
 class _NoInstance(Exception):
@@ -42,7 +47,11 @@ def smallest_instance(schema: Any) -> Any:
     """
     try:
         return _Search(schema).best(schema, frozenset())
-    except (_NoInstance, RecursionError, ArithmeticError, AttributeError, TypeError, re.error):
+    except (_NoInstance, OutOfSteps, RecursionError):
+        return {}
+    except (
+        ArithmeticError, AttributeError, InvalidGrammar, LookupError, TypeError, ValueError,
+    ):  # fmt: skip
         # Whether the schema is one at all was for the request's check to say.
         return {}
 
@@ -50,7 +59,9 @@ def smallest_instance(schema: Any) -> Any:
 class _Search:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._left = _EFFORT
+        self._steps = StepBudget()
+        self._patterns: dict[str, n.Node | None] = {}
+        self._resolved: dict[str, Any] = {}
 
     def best(self, schema: Any, seen: frozenset[str]) -> Any:
         """Return the smallest instance; `seen` are the references on the way here."""
@@ -62,7 +73,9 @@ class _Search:
         raise _NoInstance
 
     def fits(self, instance: Any, schema: Any) -> bool:
-        self._spend()
+        self._steps.spend(_weight(schema))
+        if isinstance(instance, str):
+            self._steps.spend_on_text(len(instance))
         if not isinstance(schema, dict):
             return schema is not False
         return (
@@ -71,53 +84,83 @@ class _Search:
                 for keyword, (kind, holds) in RULES.items()
                 if keyword in schema and TYPES[kind](instance)
             )
-            and all(self.fits(value, inner) for value, inner in _inside(instance, schema))
+            and self._fits_values(instance, schema)
+            and all(self.fits(value, inner) for value, inner in self._inside(instance, schema))
             and self._fits_combinations(instance, schema)
         )
+
+    def _fits_values(self, instance: Any, schema: Schema) -> bool:
+        return (
+            ("const" not in schema or self._same(instance, schema["const"]))
+            and ("enum" not in schema or self._is_one_of(instance, schema["enum"]))
+            and (
+                "pattern" not in schema
+                or not isinstance(instance, str)
+                or self._matches(schema["pattern"], instance)
+            )
+            and (
+                not schema.get("uniqueItems")
+                or not isinstance(instance, list)
+                or not any(self._is_one_of(item, instance[:at]) for at, item in enumerate(instance))
+            )
+        )
+
+    def _matches(self, pattern: str, text: str) -> bool:
+        """Return whether the pattern matches a part of the text; True if that cannot be said."""
+        self._steps.spend()
+        if pattern not in self._patterns:
+            self._patterns[pattern] = matching.parse_pattern(pattern, self._steps.spend)
+        node = self._patterns[pattern]
+        return node is None or matching.has_match(node, text, self._steps.spend)
+
+    def _is_one_of(self, value: Any, options: Sequence[Any]) -> bool:
+        return any(self._same(value, option) for option in options)
+
+    def _same(self, a: Any, b: Any) -> bool:
+        """Return whether JSON takes them as equal: 1 is 1.0, but neither is true."""
+        self._steps.spend(2)
+        if isinstance(a, list) and isinstance(b, list):
+            return len(a) == len(b) and all(map(self._same, a, b))
+        if isinstance(a, dict) and isinstance(b, dict):
+            return a.keys() == b.keys() and all(self._same(a[key], b[key]) for key in a)
+        if isinstance(a, str) and isinstance(b, str) and len(a) == len(b):
+            self._steps.spend_on_text(len(a))
+        return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
 
     def _fits_combinations(self, instance: Any, schema: Schema) -> bool:
         def fitting(keyword: str) -> list[bool]:
             return [self.fits(instance, part) for part in _listed(schema, keyword)]
 
         return (
-            ("$ref" not in schema or self.fits(instance, self.resolve(schema["$ref"])))
+            (not _has_reference(schema) or self.fits(instance, self._resolve(schema["$ref"])))
             and all(fitting("allOf"))
             and ("anyOf" not in schema or any(fitting("anyOf")))
             and ("oneOf" not in schema or sum(fitting("oneOf")) == 1)
             and ("not" not in schema or not self.fits(instance, schema["not"]))
         )
 
-    def resolve(self, reference: Any) -> Any:
+    def _resolve(self, reference: str) -> Any:
         """Return what a reference within the schema points to; True, any instance, if nothing."""
-        place = self._root
-        for name in unquote(str(reference)).removeprefix("#").split("/")[1:]:
-            key = name.replace("~1", "/").replace("~0", "~")
-            try:
-                place = place[int(key)] if isinstance(place, list) else place[key]
-            except (LookupError, TypeError, ValueError):
-                return True
-        return place
-
-    def _spend(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise _NoInstance
+        if reference not in self._resolved:
+            self._steps.spend(len(reference))
+            self._resolved[reference] = _referred(self._root, reference)
+        return self._resolved[reference]
 
     # --- ways: the schema without references and combinations, once for each way to satisfy it
 
     def _ways(self, schema: Any, seen: frozenset[str]) -> Iterator[tuple[Schema, frozenset[str]]]:
-        self._spend()
+        self._steps.spend(_weight(schema) + len(seen))
         if not isinstance(schema, dict):
             if schema is not False:
                 yield {}, seen
             return
         joined: list[list[Any]] = []
-        if "$ref" in schema:
-            reference = str(schema["$ref"])
+        if _has_reference(schema):
+            reference = schema["$ref"]
             if reference in seen:
                 return  # the smallest instance never needs a reference within itself
             seen |= {reference}
-            joined.append([self.resolve(reference)])
+            joined.append([self._resolve(reference)])
         joined += [[part] for part in _listed(schema, "allOf")]
         joined += [_listed(schema, key) for key in ("anyOf", "oneOf") if key in schema]
         own = {key: value for key, value in schema.items() if key not in _COMBINATIONS}
@@ -132,7 +175,18 @@ class _Search:
             return
         for option in joined[0]:
             for other, deeper in self._ways(option, seen):
-                yield from self._joined(_merged(way, other), joined[1:], seen, met | deeper)
+                self._steps.spend(len(joined) + len(met))
+                merged = self._merged(way, other)
+                yield from self._joined(merged, joined[1:], seen, met | deeper)
+
+    def _merged(self, a: Schema, b: Schema) -> Schema:
+        self._steps.spend(_weight(a) + _weight(b))
+        merged = {**a, **b}
+        for key in a.keys() & b.keys() & _JOINS.keys():
+            merged[key] = _JOINS[key](a[key], b[key])
+        if "enum" in a and "enum" in b:
+            merged["enum"] = [value for value in a["enum"] if self._is_one_of(value, b["enum"])]
+        return merged
 
     # --- candidates, smallest first
 
@@ -143,11 +197,8 @@ class _Search:
             yield from _listed(way, "enum")
         else:
             for kind in sorted(_types(way), key=_ORDER.index):
-                try:
+                with suppress(_NoInstance):
                     yield from self._of_type(kind, way, seen)
-                except _NoInstance:
-                    if self._left < 0:
-                        raise
 
     def _of_type(self, kind: str, way: Schema, seen: frozenset[str]) -> Iterator[Any]:
         match kind:
@@ -160,7 +211,7 @@ class _Search:
             case "number":
                 yield from _numbers(way)
             case "string":
-                yield from _strings(way)
+                yield from self._strings(way)
             case "array":
                 yield self._array(way, seen)
             case "object":
@@ -170,7 +221,6 @@ class _Search:
         least = max(way.get("minItems", 0), way.get("minContains", 1) if "contains" in way else 0)
         items: list[Any] = []
         while len(items) < least:
-            self._spend()
             wanted = [_item_schema(way, len(items))]
             if "contains" in way:
                 wanted.append(way["contains"])
@@ -180,16 +230,18 @@ class _Search:
         return items
 
     def _objects(self, way: Schema, seen: frozenset[str]) -> Iterator[Schema]:
+        self._steps.spend(_weight(way))
         required = [name for name in _listed(way, "required") if isinstance(name, str)]
         least = {name: self._property(way, name, seen) for name in required}
         names = [
             *way.get("properties", {}),
-            *(f"key{n}" for n in range(min(way.get("minProperties", 0), 1000))),
+            *(f"key{number}" for number in range(min(way.get("minProperties", 0), 1000))),
         ]
         optional = [name for name in names if name not in least]
         yield least
         grown = dict(least)
         for name in optional:
+            self._steps.spend(len(grown))
             try:
                 grown = {**grown, name: self._property(way, name, seen)}
             except _NoInstance:
@@ -197,8 +249,39 @@ class _Search:
             yield grown
 
     def _property(self, way: Schema, name: str, seen: frozenset[str]) -> Any:
-        self._spend()
-        return self.best({"allOf": _property_schemas(way, name)}, seen)
+        return self.best({"allOf": self._property_schemas(way, name)}, seen)
+
+    def _property_schemas(self, schema: Schema, name: str) -> list[Any]:
+        """Return all that hold for the value of this property."""
+        named = schema.get("properties", {})
+        found = [named[name]] if name in named else []
+        patterns = schema.get("patternProperties", {})
+        found += [rule for pattern, rule in patterns.items() if self._matches(pattern, name)]
+        return found or [schema.get("additionalProperties", True)]
+
+    def _inside(self, instance: Any, schema: Schema) -> Iterator[tuple[Any, Any]]:
+        """Yield each value within the instance with a schema that holds for it."""
+        if isinstance(instance, list) and not schema.keys().isdisjoint(("items", "prefixItems")):
+            for place, item in enumerate(instance):
+                yield item, _item_schema(schema, place)
+        elif isinstance(instance, dict):
+            for name, value in instance.items():
+                for rule in self._property_schemas(schema, name):
+                    yield value, rule
+
+    def _strings(self, way: Schema) -> Iterator[str]:
+        least = way.get("minLength", 0)
+        if least > _LONGEST:
+            return
+        if "pattern" in way:
+            # The further ones are for a `minLength`, or a second pattern, beside this one.
+            extras = (*range(8), min(least, 1000))
+            yield from small_matches(way["pattern"], extras, self._steps)
+        if way.get("format") in FORMATS:
+            yield FORMATS[way["format"]]
+        for more in range(32):
+            self._steps.spend_on_text(least + more)
+            yield "a" * (least + more)
 
 
 # --- reading a schema -----------------------------------------------------------------------------
@@ -221,6 +304,28 @@ _IMPLIED: Mapping[str, str] = {
     "multipleOf": "number",
 }
 """Keywords by which a schema without `type` means one, though every other type would satisfy it."""
+
+
+def _weight(schema: Any) -> int:
+    """Return the steps of going through what a schema says itself."""
+    if not isinstance(schema, dict):
+        return 1
+    lengths = (len(value) for value in schema.values() if isinstance(value, list | dict))
+    return 5 + (len(schema) + sum(lengths)) // 8
+
+
+def _has_reference(schema: Schema) -> bool:
+    return isinstance(schema.get("$ref"), str)
+
+
+def _referred(place: Any, reference: str) -> Any:
+    for name in unquote(reference).removeprefix("#").split("/")[1:]:
+        key = name.replace("~1", "/").replace("~0", "~")
+        try:
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        except (LookupError, TypeError, ValueError):
+            return True
+    return place
 
 
 def _types(way: Schema) -> list[str]:
@@ -248,26 +353,6 @@ def _is_number(value: Any) -> bool:
 def _item_schema(schema: Schema, place: int) -> Any:
     first = _listed(schema, "prefixItems")
     return first[place] if place < len(first) else schema.get("items", True)
-
-
-def _property_schemas(schema: Schema, name: str) -> list[Any]:
-    """Return all that hold for the value of this property."""
-    named = schema.get("properties", {})
-    found = [named[name]] if name in named else []
-    patterns = schema.get("patternProperties", {})
-    found += [rule for pattern, rule in patterns.items() if re.search(pattern, name)]
-    return found or [schema.get("additionalProperties", True)]
-
-
-def _inside(instance: Any, schema: Schema) -> Iterator[tuple[Any, Any]]:
-    """Yield each value within the instance with a schema that holds for it."""
-    if isinstance(instance, list) and not schema.keys().isdisjoint(("items", "prefixItems")):
-        for place, item in enumerate(instance):
-            yield item, _item_schema(schema, place)
-    elif isinstance(instance, dict):
-        for name, value in instance.items():
-            for rule in _property_schemas(schema, name):
-                yield value, rule
 
 
 # --- values without parts -------------------------------------------------------------------------
@@ -299,21 +384,6 @@ def _numbers(way: Schema) -> Iterator[int | float]:
     yield from (edge + by for edge in (max(low, min(0, high)), high) for by in (0.5, -0.5))
 
 
-def _strings(way: Schema) -> Iterator[str]:
-    least = way.get("minLength", 0)
-    if least > _LONGEST:
-        return
-    if "pattern" in way:
-        # The further ones are for a `minLength`, or a second pattern, beside this one.
-        tries = (
-            smallest_match(way["pattern"], extra=extra) for extra in (*range(8), min(least, 1000))
-        )
-        yield from (text for text in tries if text is not None)
-    if way.get("format") in FORMATS:
-        yield FORMATS[way["format"]]
-    yield from ("a" * (least + more) for more in range(32))
-
-
 # --- joining two schemas that must both hold ------------------------------------------------------
 
 
@@ -334,13 +404,15 @@ def _both_properties(a: Schema, b: Schema) -> Schema:
 
 
 def _both_multiples(a: Any, b: Any) -> Any:
-    return lcm(a, b) if isinstance(a, int) and isinstance(b, int) else max(a, b)
+    both = lcm(a, b) if isinstance(a, int) and isinstance(b, int) else max(a, b)
+    if both > _LARGEST:  # they would grow with each further schema
+        raise _NoInstance
+    return both
 
 
 _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     "type": _both_types,
     "required": lambda a, b: [*a, *b],
-    "enum": lambda a, b: [value for value in a if _is_one_of(value, b)],
     "properties": _both_properties,
     "patternProperties": _both_properties,
     "items": _both,
@@ -354,13 +426,6 @@ _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }
 """The functions that merge two values of a keyword; of other keywords, the second value stands."""
-
-
-def _merged(a: Schema, b: Schema) -> Schema:
-    merged = {**a, **b}
-    for key in a.keys() & b.keys() & _JOINS.keys():
-        merged[key] = _JOINS[key](a[key], b[key])
-    return merged
 
 
 # --- what fits ------------------------------------------------------------------------------------
@@ -382,23 +447,6 @@ def _is_of_type(value: Any, kinds: Any) -> bool:
     return any(TYPES[kind](value) for kind in named if kind in _ORDER)
 
 
-def _is_one_of(value: Any, options: Sequence[Any]) -> bool:
-    return any(_same(value, option) for option in options)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Return whether JSON takes them as equal: 1 is 1.0, but neither is true."""
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
-
-
-def _are_unique(items: Sequence[Any], wanted: bool) -> bool:
-    return not wanted or not any(_is_one_of(item, items[:at]) for at, item in enumerate(items))
-
-
 def _is_multiple(value: Any, step: Any) -> bool:
     quotient = value / step
     return value % step == 0 if isinstance(step, int) else bool(quotient == int(quotient))
@@ -406,8 +454,6 @@ def _is_multiple(value: Any, step: Any) -> bool:
 
 RULES: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "type": ("any", _is_of_type),
-    "const": ("any", _same),
-    "enum": ("any", _is_one_of),
     "minimum": ("number", ge),
     "maximum": ("number", le),
     "exclusiveMinimum": ("number", gt),
@@ -415,10 +461,8 @@ RULES: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "multipleOf": ("number", _is_multiple),
     "minLength": ("string", lambda value, least: len(value) >= least),
     "maxLength": ("string", lambda value, most: len(value) <= most),
-    "pattern": ("string", lambda value, pattern: re.search(pattern, value) is not None),
     "minItems": ("array", lambda value, least: len(value) >= least),
     "maxItems": ("array", lambda value, most: len(value) <= most),
-    "uniqueItems": ("array", _are_unique),
     "required": ("object", lambda value, names: all(name in value for name in names)),
     "minProperties": ("object", lambda value, least: len(value) >= least),
     "maxProperties": ("object", lambda value, most: len(value) <= most),

@@ -23,6 +23,7 @@ Turn = Sequence[Part]
 Message = tuple[str, str]
 """(role, text), as returned by `Markup.read`."""
 
+MODEL = frozenset({"assistant", "preamble", "call"})
 CARRIERS = frozenset({"user", "developer", "system"})
 CALLS = frozenset({"call", "custom", "mcp", "python"})
 WRITES = frozenset({"say", "refuse"})
@@ -32,6 +33,11 @@ KINDS = CALLS | WRITES | FAULTS | {"think", "raw", "hang"}
 
 class InvalidScript(ValueError):
     """A script that cannot be played. The message names the turn and the part, counted from 1."""
+
+
+UNOFFERED: Turn = [{"say": "The script calls a tool here, and this request offers none."}]
+"""What is played in place of a turn with calls if no tools are offered, unless a format of the text
+is asked for."""
 
 
 class FieldRule(NamedTuple):
@@ -100,24 +106,27 @@ def next_turn(
 ) -> Turn | None:
     """Return the turn to play, or None if there is no script or no turn is left.
 
-    If no tools are offered, a turn with calls is not for this request: some clients repeat the
-    user's text in side requests. `offers` returns whether the request offers the tool that a part
-    calls. Raises: InvalidScript.
+    If no tools are offered, a turn with calls is not for this request, which gets UNOFFERED: some
+    clients repeat the user's text in side requests. `offers` returns whether the request offers the
+    tool that a part calls. Raises: InvalidScript.
 
     >>> ask = ("user", 'Do it. @@script [{"call": "add", "args": {}}, {"say": "done"}] Thanks.')
     >>> next_turn([ask], tools_offered=True)
     [{'call': 'add', 'args': {}}]
     >>> next_turn([ask, ("call", "add"), ("tool", "3")], tools_offered=True)
     [{'say': 'done'}]
-    >>> next_turn([ask], tools_offered=False)
+    >>> next_turn([ask], tools_offered=False) is UNOFFERED
+    True
     """
     for place in reversed(range(len(messages))):
         role, text = messages[place]
         if role in CARRIERS and _MARK in text:
             turns = parse(text) or ()
             turn = _first_unplayed(turns, messages[place + 1 :])
-            if turn is None or (_calls(turn) and not tools_offered):
+            if turn is None:
                 return None
+            if _calls(turn) and not tools_offered:
+                return UNOFFERED
             _check_calls(turn, offers, place=turns.index(turn) + 1)
             return turn
     return None
@@ -223,26 +232,38 @@ def _first_unplayed(turns: Sequence[Turn], after: Sequence[Message]) -> Turn | N
     """Return the first turn that the messages after the script do not complete.
 
     A turn with calls is complete if there are outputs for its calls and all earlier ones. Any other
-    turn is complete if its messages and all earlier ones are in the prompt. Formats differ in
-    whether they join a turn's messages into one, so either count is accepted.
+    turn is complete once a reply of the model has its messages; formats differ in whether they join
+    a turn's messages into one, so a reply with fewer completes it, too.
     """
-    roles = [role for role, _ in after if role != "reasoning"]
-    outputs, messages = roles.count("tool"), roles.count("assistant")
-    replies = sum(role == "assistant" for role, _ in groupby(roles))
-    called = replied = written = 0
+    outputs = sum(role == "tool" for role, _ in after)
+    replies = _count_messages(after)
+    called = 0
     for turn in turns:
+        has_raw = any("raw" in part for part in turn)
         if calls := _calls(turn):
             if called + calls > outputs:
                 return turn
             called += calls
-        elif replied < replies or written + _writes(turn) <= messages:
-            replied += 1
-            written += _writes(turn)
-        elif called < outputs and any("raw" in part for part in turn):
+        elif replies:
+            replies[0] = 0 if has_raw else max(0, replies[0] - _writes(turn))
+            replies = replies if replies[0] else replies[1:]
+        elif called < outputs and has_raw:
             called += 1  # the raw markup was a call, since there is an output
         else:
             return turn
     return None
+
+
+def _count_messages(after: Sequence[Message]) -> list[int]:
+    """Return how many messages each reply has: what the model wrote on end, without a call.
+
+    >>> _count_messages([("assistant", "a"), ("assistant", "b"), ("user", "c"), ("call", "f")])
+    [2]
+    """
+    roles = (role for role, _ in after if role != "reasoning")
+    runs = [[*run] for is_model, run in groupby(roles, key=MODEL.__contains__) if is_model]
+    counts = [run.count("assistant") for run in runs if "call" not in run]
+    return [count for count in counts if count]
 
 
 def _calls(turn: Turn) -> int:

@@ -1,6 +1,6 @@
 """Segments of a turn: its tokens in order, with the delays and faults between them.
 
-Token limits and stop strings shorten the segments before they are played.
+Token limits shorten the segments before they are played.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from antiphon.adapters.engines.scripted.logprobs import logprob
 from antiphon.adapters.engines.scripted.script import FAULTS, Part
-from antiphon.application.model.stop_strings import StopPrefixes
 from antiphon.application.ports import Step
+from antiphon.domain.content import Logprob
 
 Token = tuple[int, str]
 _ID, _TEXT = itemgetter(0), itemgetter(1)
@@ -27,7 +27,7 @@ MAX_LOGPROBS_PER_STEP = 256
 class Segment(Struct, frozen=True, kw_only=True):
     """Tokens at one pace after a delay, or a fault instead of tokens.
 
-    `shown` is the text to give with each token, if stop strings delay it.
+    `logprobs` are those of the tokens, if they are not invented.
     """
 
     tokens: list[Token]
@@ -35,7 +35,7 @@ class Segment(Struct, frozen=True, kw_only=True):
     delay_s: float = 0.0
     tick_s: float = 0.0
     fault: Part | None = None
-    shown: list[str] | None = None
+    logprobs: tuple[Logprob, ...] = ()
 
 
 def to_segments(
@@ -94,60 +94,11 @@ def without_first(segments: Sequence[Segment], count: int) -> list[Segment]:
         if count >= len(segment.tokens) > 0:
             count -= len(segment.tokens)
         elif count:
-            shown = None if segment.shown is None else segment.shown[count:]
-            rest.append(replace(segment, tokens=segment.tokens[count:], shown=shown, delay_s=0.0))
+            rest.append(replace(segment, tokens=segment.tokens[count:], delay_s=0.0))
             count = 0
         else:
             rest.append(segment)
     return rest
-
-
-def cut_at_stop(
-    segments: Sequence[Segment], stops: Sequence[str], *, include: bool
-) -> tuple[list[Segment], bool]:
-    """Return the segments up to the first stop string, and whether there is one.
-
-    The stop string is removed unless `include` is true. Text that may become one is held back.
-    """
-    texts, has_stopped = hold_back(
-        [text for segment in segments for _, text in segment.tokens], stops, include=include
-    )
-    if has_stopped:
-        segments, _ = cut(segments, len(texts))
-    rest = iter(texts)
-    return [
-        replace(segment, shown=list(islice(rest, len(segment.tokens)))) for segment in segments
-    ], has_stopped
-
-
-def hold_back(
-    texts: Sequence[str], stops: Sequence[str], *, include: bool = False
-) -> tuple[list[str], bool]:
-    """Return the text to give with each token, up to the one that completes a stop string.
-
-    >>> hold_back(["a b", "c S", "TO", "P d"], ["STOP"])
-    (['a b', 'c ', '', ''], True)
-    >>> hold_back(["a b", "c S", "TO", "Y"], ["STOP"])
-    (['a b', 'c ', '', 'STOY'], False)
-    """
-    whole = "".join(texts)
-    stops = [stop for stop in stops if stop]
-    found = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
-    end, start = min(found, default=(-1, -1))
-    visible = whole[: end if include else start] if found else whole
-    prefixes = StopPrefixes(stops)
-    visible_texts: list[str] = []
-    read = sent = 0
-    for text in texts:
-        read += len(text)
-        if found and read >= end:
-            return [*visible_texts, visible[sent:]], True
-        ready = read - prefixes.feed(text)
-        visible_texts.append(whole[sent:ready])
-        sent = ready
-    if visible_texts:
-        visible_texts[-1] += whole[sent:]
-    return visible_texts, False
 
 
 def steps(
@@ -155,25 +106,26 @@ def steps(
 ) -> Iterator[Step]:
     """Yield the segment's steps, the last with `finish`. Without tokens, it is an empty step."""
     tokens = segment.tokens
-    if segment.step_tokens == 1 and alternatives is None and segment.shown is None:
+    if segment.step_tokens == 1 and alternatives is None:
         # The hot path: a stream with one token per step.
-        for token_id, text in tokens if finish is None else tokens[:-1]:
+        for token_id, text in islice(tokens, max(0, len(tokens) - (finish is not None))):
             yield Step(text=text, token_ids=(token_id,), cached_tokens=cached_tokens)
         if finish is None:
             return
         tokens = tokens[-1:]
-    shown, step_tokens = segment.shown, segment.step_tokens
+    step_tokens = segment.step_tokens
     if alternatives is not None:
         step_tokens = min(step_tokens, MAX_LOGPROBS_PER_STEP)
     for start in range(0, len(tokens) or finish is not None, step_tokens):
         end = start + step_tokens
         batch = tokens[start:end]
         yield Step(
-            text="".join(map(_TEXT, batch) if shown is None else shown[start:end]),
+            text="".join(map(_TEXT, batch)),
             token_ids=list(map(_ID, batch)),
             logprobs=None
             if alternatives is None
-            else tuple([logprob(token_id, text, alternatives) for token_id, text in batch]),
+            else segment.logprobs[start:end]
+            or tuple([logprob(token_id, text, alternatives) for token_id, text in batch]),
             finish=finish if end >= len(tokens) else None,
             cached_tokens=cached_tokens,
         )

@@ -102,6 +102,10 @@ class VllmEngine(Engine):
         return self._running().sampling_defaults
 
     @property
+    def weighs_at_once(self) -> int:
+        return self._running().weighs_at_once
+
+    @property
     def tokenizer(self) -> Any:
         """The model's transformers tokenizer, with its chat template."""
         return self._running().tokenizer
@@ -123,6 +127,10 @@ class VllmEngine(Engine):
 
     @property
     def resumes(self) -> bool:
+        return True
+
+    @property
+    def scores_prompts(self) -> bool:
         return True
 
     async def generate(self, request: EngineRequest) -> Steps:

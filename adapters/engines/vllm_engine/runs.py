@@ -25,7 +25,6 @@ from antiphon.adapters.engines.vllm_engine.plugin import WRITTEN, is_registered
 from antiphon.adapters.engines.vllm_names import (
     FAILURE_MESSAGES,
     FINISH_REASONS,
-    MIN_LOGPROB,
     check_priority,
     constrained_field,
     refusal,
@@ -53,6 +52,8 @@ class VllmRuns:
         self.context_length: int = llm.model_config.max_model_len
         self.sampling_defaults: Mapping[str, Any] = llm.model_config.get_diff_sampling_param()
         self.tokenizer = llm.get_tokenizer()
+        # Older versions tell the probabilities of the likeliest tokens alone.
+        self.weighs_at_once = 8 if hasattr(SamplingParams, "logprob_token_ids") else 0
         self.model_type: str = llm.model_config.hf_config.model_type
         self._token_decoder = TokenDecoder(self.tokenizer)
         self._images = Images(llm)
@@ -114,6 +115,7 @@ class VllmRuns:
                 defaults=self.sampling_defaults,
                 remaining_tokens=room,
                 detokenize=request.detokenize,
+                constrained_field=constrained_field(request.turn),
             )
         except (VLLMClientError, ValueError) as error:
             raise _to_request_error(error) from error
@@ -155,6 +157,8 @@ class VllmRun(Steps):
         self._collector = collector
         self._request_id = request.request_id
         self._top_logprobs = request.sampling.logprobs
+        self._answer_tokens = request.sampling.answer_tokens
+        self._prompt_alternatives = request.sampling.prompt_logprobs
         self._token_decoder = token_decoder
         self._is_finished = False
 
@@ -199,6 +203,21 @@ class VllmRun(Steps):
             logprobs=self._to_logprobs(completion.logprobs),
             finish=None if reason is None else FINISH_REASONS[reason],
             cached_tokens=output.num_cached_tokens or 0,
+            generation_s=None if reason is None else _generation_s(output),
+            prompt_logprobs=self._score(output),
+        )
+
+    def _score(self, output: RequestOutput) -> tuple[Logprob, ...] | None:
+        """Return the prompt's log probabilities with the first step."""
+        if self._prompt_alternatives is None or output.prompt_logprobs is None:
+            return None
+        count, self._prompt_alternatives = self._prompt_alternatives, None
+        tokens = zip(output.prompt_token_ids or (), output.prompt_logprobs, strict=False)
+        return tuple(
+            Logprob(**self._token_fields(token, 0.0))
+            if position is None  # nothing comes before the first token
+            else self._to_logprob(position, count)
+            for token, position in tokens
         )
 
     def _to_logprobs(
@@ -206,13 +225,14 @@ class VllmRun(Steps):
     ) -> tuple[Logprob, ...] | None:
         if self._top_logprobs is None:
             return None
-        return tuple(self._to_logprob(position) for position in positions or ())
+        count = self._top_logprobs
+        return tuple(self._to_logprob(position, count) for position in positions or ())
 
-    def _to_logprob(self, position: Mapping[int, Any]) -> Logprob:
+    def _to_logprob(self, position: Mapping[int, Any], count: int) -> Logprob:
         # vLLM puts the sampled token first, even if it is not among the most likely.
         sampled = next(iter(position))
-        ranked = sorted(
-            (token for token, entry in position.items() if entry.rank <= self._top_logprobs),
+        ranked = self._answer_tokens or sorted(
+            (token for token, entry in position.items() if entry.rank <= count),
             key=lambda token: position[token].rank,
         )
         return Logprob(
@@ -224,7 +244,15 @@ class VllmRun(Steps):
 
     def _token_fields(self, token_id: int, logprob: float) -> dict[str, Any]:
         text, token_bytes = self._token_decoder.decode_token(token_id)
-        return {"token": text, "bytes": token_bytes, "logprob": max(logprob, MIN_LOGPROB)}
+        return {"token": text, "bytes": token_bytes, "logprob": logprob}
+
+
+def _generation_s(output: RequestOutput) -> float | None:
+    """Return the seconds between the first and the last token, by the engine's own clock."""
+    stats: Any = output.metrics
+    if stats is None or not stats.first_token_ts:  # told to keep none, or without a token
+        return None
+    return max(0.0, float(stats.last_token_ts - stats.first_token_ts))
 
 
 def _engine_input(request: EngineRequest, params: SamplingParams) -> Any:

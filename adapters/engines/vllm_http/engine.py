@@ -10,23 +10,26 @@ from typing import Any
 import msgspec
 
 from antiphon.adapters.engines.continuation import continuation_of
+from antiphon.adapters.engines.pooled.engine import PooledEngine
+from antiphon.adapters.engines.pooled.pool import Pool
+from antiphon.adapters.engines.pooled.profile import ServerProfile
+from antiphon.adapters.engines.pooled.routing import Choose, choose_by_prefix
+from antiphon.adapters.engines.pooled.runs import PoolRun, StepReader, WireRequest
+from antiphon.adapters.engines.pooled.text import RunText, Vocabulary
 from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_http.hub_folder import fetch_model_folder
 from antiphon.adapters.engines.vllm_http.image_tokens import TOKEN_FIELDS
 from antiphon.adapters.engines.vllm_http.images import PoolImages
 from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
-from antiphon.adapters.engines.vllm_http.pool import Pool
-from antiphon.adapters.engines.vllm_http.profile import Profile
-from antiphon.adapters.engines.vllm_http.routing import Choose, choose_by_prefix
-from antiphon.adapters.engines.vllm_http.runs import PoolRun
-from antiphon.adapters.engines.vllm_http.text import RunText, Vocabulary
-from antiphon.adapters.engines.vllm_http.wires import StepReader, WireRequest, to_wire
+from antiphon.adapters.engines.vllm_http.profile import Profile, read_profile
+from antiphon.adapters.engines.vllm_http.wires import VllmStepReader, to_wire
 from antiphon.adapters.engines.vllm_names import DEFAULTED_FIELDS, check_priority
-from antiphon.application.ports import Engine, EngineRequest, Prompt, Steps
-from antiphon.domain.errors import CannotResume, EngineDead, RequestError, SettingsError
+from antiphon.adapters.upstreams.client import UpstreamClient
+from antiphon.application.ports import EngineRequest, Prompt, Steps
+from antiphon.domain.errors import CannotResume, RequestError, SettingsError
 
 
-class VllmHttpEngine(Engine):
+class VllmHttpEngine(PooledEngine):
     """Serves the model of a pool of vLLM servers under `names`.
 
     `choose` is the rule by which a run gets its server.
@@ -39,12 +42,9 @@ class VllmHttpEngine(Engine):
         *,
         choose: Choose = choose_by_prefix,
     ) -> None:
-        self._names = tuple(names)
+        super().__init__(names, Pool(options, self._read_profile, choose=choose))
         self._options = options
-        self._pool = Pool(options, choose=choose)
         self._images = PoolImages(self._pool)
-        self._context_length = 0
-        self._folder: Path | None = None
         self._model_type = ""
         self._sampling_defaults: Mapping[str, Any] = {}
         self._loading = asyncio.Lock()
@@ -66,23 +66,6 @@ class VllmHttpEngine(Engine):
         await self._pool.aclose()
 
     @property
-    def models(self) -> Sequence[str]:
-        return self._names
-
-    @property
-    def context_length(self) -> int:
-        """That of the server with the shortest context: a run may get any server.
-
-        Raises: EngineDead before the first start.
-        """
-        profiles = self._pool.profiles
-        if profiles:
-            self._context_length = min(each.context_length for each in profiles)
-        if not self._context_length:
-            raise EngineDead("No model server is available.")
-        return self._context_length
-
-    @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         return self._sampling_defaults
 
@@ -91,8 +74,8 @@ class VllmHttpEngine(Engine):
         return self._images.are_supported
 
     @property
-    def model_folder(self) -> Path | None:
-        return self._folder
+    def weighs_at_once(self) -> int:
+        return 8
 
     @property
     def model_type(self) -> str:
@@ -102,20 +85,11 @@ class VllmHttpEngine(Engine):
     def schedules_by_priority(self) -> bool:
         return self._options.priority
 
-    @property
-    def health(self) -> Mapping[str, bool]:
-        """Whether each server takes runs, by its URL; for the operator."""
-        return self._pool.health
-
     async def check(self) -> None:
         self._pool.check()
 
     async def prepare(self, prompt: Prompt) -> Prompt:
         return await self._images.prepare(prompt)
-
-    @property
-    def resumes(self) -> bool:
-        return True
 
     async def generate(self, request: EngineRequest) -> Steps:
         if request.written and request.sampling.constraint is not None:
@@ -129,11 +103,25 @@ class VllmHttpEngine(Engine):
                 code="unsupported_parameter",
             )
         self._pool.check()
-        run = PoolRun(self._pool, request, self._prepare, images=self._images)
+        run = PoolRun(self._pool, request, self._prepare, renew=self._images.renew)
         await run.admit()
         return run
 
-    def _prepare(self, request: EngineRequest, profile: Profile) -> tuple[WireRequest, StepReader]:
+    async def _read_profile(self, client: UpstreamClient) -> Profile:
+        return await read_profile(
+            client,
+            model_name=self._options.model_name,
+            timeout_s=self._options.probe_timeout_s,
+        )
+
+    @property
+    def _profiles(self) -> Sequence[Profile]:
+        return [each for each in self._pool.profiles if isinstance(each, Profile)]
+
+    def _prepare(
+        self, request: EngineRequest, profile: ServerProfile
+    ) -> tuple[WireRequest, StepReader]:
+        assert isinstance(profile, Profile)
         wire = to_wire(
             request,
             profile,
@@ -146,12 +134,12 @@ class VllmHttpEngine(Engine):
         if wire.decodes_text and self._vocabulary is not None:
             prompt = continuation_of(request).prompt
             text = RunText(self._vocabulary, request.sampling, prompt.token_ids)
-        return wire, StepReader(request, text, self._decoder)
+        return wire, VllmStepReader(request, text, self._decoder)
 
     async def _load_vocabulary_for(self, request: EngineRequest) -> None:
         """Load the vocabulary for the first run that needs it: it is large, and few runs do."""
         is_needed = request.sampling.logprobs is not None or not all(
-            each.has_text for each in self._pool.profiles
+            each.has_text for each in self._profiles
         )
         if self._has_loaded or not is_needed or self._folder is None:
             return
@@ -179,7 +167,7 @@ class VllmHttpEngine(Engine):
         Raises: SettingsError.
         """
         named = self._options.model
-        names = [each.root for each in self._pool.profiles] if named is None else [named]
+        names = [each.root for each in self._profiles] if named is None else [named]
         folder = _folder_here(names) or await fetch_model_folder(next(iter(names), ""))
         if folder is None and named is not None:
             raise SettingsError(f"There is no model folder {named!r}.")

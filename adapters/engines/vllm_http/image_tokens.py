@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.upstreams.client import UpstreamAnswer
+from antiphon.domain.bounds import Count, TokenId
 from antiphon.domain.errors import EngineError, RequestError
 
 RENDER_PATH = "/v1/chat/completions/render"
@@ -55,8 +56,8 @@ def render_request(model_name: str, urls: Iterable[str]) -> bytes:
 
 
 class _Range(Struct):
-    offset: int
-    length: int
+    offset: Count
+    length: Count
 
 
 class _Features(Struct):
@@ -64,7 +65,7 @@ class _Features(Struct):
 
 
 class _Rendered(Struct):
-    token_ids: list[int]
+    token_ids: list[TokenId]
     features: _Features | None = None
 
 

@@ -11,6 +11,13 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from antiphon.adapters.engines.pooled.pool import Member, Pool
+from antiphon.adapters.engines.pooled.refusals import (
+    Outcome,
+    outcome_of,
+    read_details,
+    to_request_error,
+)
 from antiphon.adapters.engines.vllm_http.image_tokens import (
     RENDER_PATH,
     ImagePrompt,
@@ -20,15 +27,8 @@ from antiphon.adapters.engines.vllm_http.image_tokens import (
     render_request,
     spelled_token,
 )
-from antiphon.adapters.engines.vllm_http.pool import Member, Pool
-from antiphon.adapters.engines.vllm_http.refusals import (
-    Outcome,
-    outcome_of,
-    read_details,
-    to_request_error,
-)
 from antiphon.adapters.upstreams.client import UpstreamRefused
-from antiphon.application.ports import Prompt
+from antiphon.application.ports import EngineRequest, Prompt
 from antiphon.domain.errors import EngineDead, EngineError, RequestError, ServerOverloaded
 
 RENDER_S = 60.0
@@ -92,20 +92,25 @@ class PoolImages:
         if self.are_supported and any(map(token_ids.count, self._placeholders)):
             raise spelled_token()
 
-    def renew(self, prompt: ImagePrompt) -> ImagePrompt:
-        """Return the prompt with other ids for its images, which later prompts have, too.
+    def renew(self, request: EngineRequest) -> EngineRequest | None:
+        """Return the request with other ids for its images, which later prompts have, too; None if
+        it has no images.
 
         If vLLM refuses a run after it has read an image, it takes the image for one that its engine
         has. From then on, each run with that image fails there, until the image has another id.
         """
-        digests = _digests(prompt.image_urls)
+        images = request.prompt.prepared
+        if not isinstance(images, ImagePrompt):
+            return None
+        digests = _digests(images.image_urls)
         for digest in digests:
             self._ids[digest] = secrets.token_hex(16)
             self._ids.move_to_end(digest)
         ids = [self._ids[digest] for digest in digests]
         while len(self._ids) > MAX_IDS:
             self._ids.popitem(last=False)
-        return replace(prompt, image_ids=ids)
+        renewed = replace(images, image_ids=ids)
+        return replace(request, prompt=replace(request.prompt, prepared=renewed))
 
     async def _expand_images(self, urls: Sequence[str], key: bytes) -> Images:
         # All together, as in the run: for some models, an image's tokens depend on their number.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.engines.pooled.profile import ServerProfile, ask_first
 from antiphon.adapters.engines.vllm_http.image_tokens import (
     PROBE_IMAGE,
     RENDER_PATH,
@@ -14,32 +16,29 @@ from antiphon.adapters.engines.vllm_http.image_tokens import (
     render_request,
 )
 from antiphon.adapters.upstreams.client import UpstreamClient, UpstreamRefused
+from antiphon.domain.bounds import MAX_CONTEXT_LENGTH, count_of
 from antiphon.domain.errors import EngineError, SettingsError
 
 GENERATE_PATH = "/inference/v1/generate"
-REFUSED_KEY = frozenset({401, 403})
 INVALID = frozenset({400, 422})
 
 
-class Profile(Struct, frozen=True, kw_only=True):
+class Profile(ServerProfile, frozen=True, kw_only=True):
     """One server: the model it is asked for, and what it can do.
 
     `has_generate`: it offers `GENERATE_PATH`. `has_text`: it has a tokenizer, so that it can send
-    text and look for stop strings. `reads_images`: it expands images before the run.
+    text. `reads_images`: it expands images before the run.
     """
 
-    model_name: str
     root: str
-    context_length: int
     has_generate: bool
     has_text: bool
-    reads_images: bool = False
 
 
 class _Model(Struct, frozen=True, kw_only=True):
     id: str
     root: str | None = None
-    max_model_len: int | None = None
+    max_model_len: Any = None
 
 
 class _ModelList(Struct, frozen=True, kw_only=True):
@@ -54,7 +53,8 @@ async def read_profile(
     Raises: SettingsError if its settings or ours must change; EngineError.
     """
     model = _find_model(await _list_models(client, timeout_s=timeout_s), model_name)
-    if model.max_model_len is None:
+    context_length = count_of(model.max_model_len, least=2, most=MAX_CONTEXT_LENGTH)
+    if context_length is None:
         raise SettingsError(
             f"The server at {client.url!r} does not tell the model's context length (max_model_len "
             "in /v1/models). Is it a vLLM server?"
@@ -68,7 +68,7 @@ async def read_profile(
     return Profile(
         model_name=model.id,
         root=model.root or "",
-        context_length=model.max_model_len,
+        context_length=context_length,
         has_generate=has_generate,
         has_text=has_text,
         reads_images=reads_images,
@@ -76,14 +76,7 @@ async def read_profile(
 
 
 async def _list_models(client: UpstreamClient, *, timeout_s: float) -> Sequence[_Model]:
-    try:
-        answer = await client.get("/v1/models", timeout_s=timeout_s)
-    except UpstreamRefused as error:
-        if error.status in REFUSED_KEY:
-            raise SettingsError(
-                f"The server at {client.url!r} refuses the key: set `key_env` or `key_file`."
-            ) from error
-        raise
+    answer = await ask_first(client, "/v1/models", timeout_s=timeout_s)
     try:
         return msgspec.convert(answer.json(), _ModelList).data
     except msgspec.ValidationError:

@@ -6,27 +6,34 @@ first token. `/v1/completions` is what every vLLM server has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.engines.continuation import continuation_of
-from antiphon.adapters.engines.token_decoder import TokenDecoder
-from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
-from antiphon.adapters.engines.vllm_http.profile import GENERATE_PATH, Profile
-from antiphon.adapters.engines.vllm_http.refusals import (
+from antiphon.adapters.engines.pooled.refusals import (
     Outcome,
     VllmError,
     outcome_of,
     to_request_error,
 )
-from antiphon.adapters.engines.vllm_http.text import RunText, Vocabulary
+from antiphon.adapters.engines.pooled.runs import (
+    RunFailed,
+    StepReader,
+    WireRequest,
+    constrained_param,
+)
+from antiphon.adapters.engines.pooled.text import RunText, Vocabulary
+from antiphon.adapters.engines.token_decoder import TokenDecoder
+from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
+from antiphon.adapters.engines.vllm_http.profile import GENERATE_PATH, Profile
 from antiphon.adapters.engines.vllm_names import (
     FAILURE_MESSAGES,
     FINISH_REASONS,
-    MIN_LOGPROB,
+    answer_fields,
     constrained_field,
     extra_arguments,
     remaining_tokens,
@@ -34,7 +41,8 @@ from antiphon.adapters.engines.vllm_names import (
     structured_outputs,
 )
 from antiphon.application.ports import EngineRequest, Step
-from antiphon.domain.content import Logprob, TopLogprob
+from antiphon.domain.bounds import TokenId, count_of
+from antiphon.domain.content import MIN_LOGPROB, Logprob, TopLogprob
 from antiphon.domain.errors import EngineError, RequestError
 
 COMPLETIONS_PATH = "/v1/completions"
@@ -43,18 +51,6 @@ MAX_LOGPROBS = 20
 
 TOKEN_PREFIX = "token_id:"
 HARMONY_MODEL_TYPE = "gpt_oss"
-
-
-class RunFailed(EngineError):
-    """The server itself says that the run failed: its connection was not lost."""
-
-
-class WireRequest(Struct, frozen=True, kw_only=True):
-    """A request to a server. `decodes_text`: its answer is tokens alone; they are decoded here."""
-
-    path: str
-    body: bytes
-    decodes_text: bool = False
 
 
 def to_wire(
@@ -79,9 +75,13 @@ def to_wire(
         # One more than asked for: the list begins with the sampled token, which may be none of
         # the likeliest.
         fields["logprobs"] = min(request.sampling.logprobs + 1, MAX_LOGPROBS)
+    if request.sampling.answer_tokens:
+        fields |= answer_fields(request.sampling.answer_tokens, most=MAX_LOGPROBS)
     fields["stream_interval"] = min(request.sampling.step_tokens, fields["max_tokens"])
     if request.sampling.constraint is not None:
-        fields["structured_outputs"] = structured_outputs(request.sampling.constraint)
+        fields["structured_outputs"] = structured_outputs(
+            request.sampling.constraint, field=constrained_field(request.turn)
+        )
     is_exact = vocabulary is not None or (profile.has_text and request.sampling.logprobs is None)
     if profile.has_generate and (is_exact or not fields["detokenize"]):
         return _to_generate(request, profile, fields)
@@ -97,7 +97,7 @@ def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any
     # With text, logprobs come as texts, which say less than the tokens do.
     sends_text = wants_text and profile.has_text and request.sampling.logprobs is None
     if not profile.has_text:
-        fields |= {"detokenize": False, "stop": []}  # looked for here
+        fields["detokenize"] = False  # decoded here
     fields["extra_args"] = extra_arguments(request.sampling.extra)
     body = {
         **_common_fields(request, profile),
@@ -169,7 +169,7 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _TokenLogprob(Struct):
-    token_id: int
+    token_id: TokenId
     logprob: float
 
 
@@ -189,28 +189,30 @@ class _Logprobs(Struct):
         """Yield each token, its logprob and those of the likeliest, in the server's order."""
         if self.content is not None:
             for each in self.content:
-                likeliest = [(top.token_id, top.logprob) for top in each.top_logprobs]
+                tops = each.top_logprobs[: MAX_LOGPROBS + 1]
+                likeliest = [(top.token_id, top.logprob) for top in tops]
                 yield each.token_id, each.logprob, likeliest
             return
-        tops = self.top_logprobs or [None] * len(self.tokens)
-        for token, logprob, top in zip(self.tokens, self.token_logprobs, tops, strict=True):
-            likeliest = [(_token_id(name), value) for name, value in (top or {}).items()]
+        by_name = self.top_logprobs or [None] * len(self.tokens)
+        for token, logprob, top in zip(self.tokens, self.token_logprobs, by_name, strict=True):
+            named = islice((top or {}).items(), MAX_LOGPROBS + 1)
+            likeliest = [(_token_id(name), value) for name, value in named]
             yield _token_id(token), MIN_LOGPROB if logprob is None else logprob, likeliest
 
 
 class _Choice(Struct):
     text: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
 
 
 class _Details(Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Any = None
 
 
 class _Usage(Struct):
-    prompt_tokens: int | None = None
+    prompt_tokens: Any = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -223,14 +225,7 @@ class _Event(Struct):
 _decoder = msgspec.json.Decoder(_Event)
 
 
-class StepReader:
-    """Reads the events of a run.
-
-    `cached_tokens` is what the server has told of its cache, and `prompt_tokens` the number of the
-    prompt's tokens. `is_cut` is set when the text that is
-    decoded here has ended at a stop string.
-    """
-
+class VllmStepReader(StepReader):
     cached_tokens: int | None = None
     prompt_tokens: int | None = None
     is_cut = False
@@ -243,22 +238,19 @@ class StepReader:
         self._decoder = decoder
 
     def read(self, data: bytes) -> Step | None:
-        """Return the event's step, None if it has none.
-
-        Raises: RequestError for a request that the server refuses only now; EngineError.
-        """
         try:
             return self._to_step(_decoder.decode(data))
-        except (msgspec.DecodeError, ValueError):  # a ValueError for text that is not UTF-8
+        # A ValueError is of text that is not UTF-8, an OverflowError of a token that is none.
+        except (msgspec.DecodeError, ValueError, OverflowError):
             raise EngineError("The model server sent an event that cannot be read.") from None
 
     def _to_step(self, event: _Event) -> Step | None:
         if event.error is not None:
             raise self._to_error(event.error)
         if event.usage is not None:
-            self.prompt_tokens = event.usage.prompt_tokens
+            self.prompt_tokens = count_of(event.usage.prompt_tokens)
             if event.usage.prompt_tokens_details is not None:
-                self.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
+                self.cached_tokens = count_of(event.usage.prompt_tokens_details.cached_tokens)
         return self._to_tokens(event.choices[0]) if event.choices else None
 
     def _to_tokens(self, choice: _Choice) -> Step | None:
@@ -276,12 +268,11 @@ class StepReader:
             token_ids = []
         text = choice.text or ""
         if self._text is not None:
-            text, self.is_cut = self._text.feed(token_ids, is_last=finish is not None)
-            finish = "stop" if self.is_cut else finish
+            text = self._text.feed(token_ids)
         return Step(
             text=text,
             token_ids=token_ids,
-            logprobs=self._to_logprobs(choice.logprobs),
+            logprobs=self._to_logprobs(choice.logprobs, tokens=len(token_ids)),
             finish=finish,
         )
 
@@ -290,7 +281,9 @@ class StepReader:
             return to_request_error(details, default_param=constrained_param(self._request))
         return RunFailed(FAILURE_MESSAGES["error"])
 
-    def _to_logprobs(self, logprobs: _Logprobs | None) -> tuple[Logprob, ...] | None:
+    def _to_logprobs(
+        self, logprobs: _Logprobs | None, *, tokens: int
+    ) -> tuple[Logprob, ...] | None:
         count, decoder = self._request.sampling.logprobs, self._decoder
         if count is None or decoder is None:
             return None
@@ -299,22 +292,32 @@ class StepReader:
                 **_token_fields(decoder, token_id, logprob),
                 top_logprobs=tuple(
                     TopLogprob(**_token_fields(decoder, *each))
-                    for each in sorted(tops, key=lambda each: -each[1])[:count]
+                    for each in in_order(tops, self._request.sampling.answer_tokens)[:count]
                 ),
             )
-            for token_id, logprob, tops in (logprobs.positions() if logprobs else ())
+            for token_id, logprob, tops in islice(logprobs.positions() if logprobs else (), tokens)
         )
 
 
-def constrained_param(request: EngineRequest) -> str | None:
-    """Return the field to blame for what vLLM refuses without naming a parameter."""
-    return constrained_field(request.turn) if request.sampling.constraint else None
+def in_order(
+    tops: Sequence[tuple[int, float]], answer_tokens: Sequence[int]
+) -> Sequence[tuple[int, float]]:
+    """Return the alternatives in the order of the answers, if these were asked for, or else the
+    likeliest first."""
+    if not answer_tokens:
+        return sorted(tops, key=lambda each: -each[1])
+    found = dict(tops)
+    return [(token, found[token]) for token in answer_tokens if token in found]
 
 
 def _token_fields(decoder: TokenDecoder, token_id: int, logprob: float) -> dict[str, Any]:
     text, token_bytes = decoder.decode_token(token_id)
-    return {"token": text, "bytes": token_bytes, "logprob": max(logprob, MIN_LOGPROB)}
+    return {"token": text, "bytes": token_bytes, "logprob": logprob}
 
 
 def _token_id(name: str) -> int:
-    return int(name.removeprefix(TOKEN_PREFIX))
+    """Raises: ValueError for what is no token's name."""
+    token_id = count_of(int(name.removeprefix(TOKEN_PREFIX)), most=2**63 - 1)
+    if token_id is None:
+        raise ValueError("not a token")
+    return token_id

@@ -25,8 +25,8 @@ class CallWriter:
     """
 
     def __init__(self, turn: Turn) -> None:
-        self._pieces = CallPieces()
         self._names = ToolNames(turn.tools, turn.choice)
+        self._pieces = CallPieces(ToolNames(turn.tools))
         self._parallel = turn.parallel_tool_calls
         self._used_ids = _ids_in(turn)
         self._next = 0
@@ -45,13 +45,20 @@ class CallWriter:
         while self._next < len(self.calls):
             call = self.calls[self._next]
             is_last = self._next == len(self.calls) - 1
-            if not call.name and is_last:
+            if is_last and not self._has_whole_name(call):
                 break
             deltas += self._write(call)
             if is_last or not call.is_complete:
                 break
             deltas += self._close()
         return deltas
+
+    def _has_whole_name(self, call: StreamedCall) -> bool:
+        """Whether the name of the last call is known: it may come in pieces."""
+        if not call.name or call.has_arguments:
+            return bool(call.name)
+        is_tool = self._names.find(call.name.strip()) is not None
+        return is_tool and not self._names.starts_name(call.name, is_whole=False)
 
     def add_text(self, deltas: Sequence[d.Delta]) -> list[d.Delta]:
         """Return the deltas of a text, after the call before it; [] while that is incomplete."""
@@ -126,24 +133,41 @@ class _ToolCall(_OpenCall):
     def __init__(self, tool: ToolSpec, call_id: str | None) -> None:
         self.start = [call_start(tool, call_id)]
         key = text_property(tool)
+        self._unquoter = InputUnwrapper(None)
         self._unwrapper = None if key is None else InputUnwrapper(key)
+        self._held = ""
         self._is_empty = True
 
     def write(self, arguments: str) -> Sequence[d.Delta]:
+        return self._write(self._unquoter.feed(arguments))
+
+    def _write(self, arguments: str) -> Sequence[d.Delta]:
         if self._unwrapper:
-            text = self._unwrapper.feed(arguments)
-        else:
-            text = arguments.lstrip() if self._is_empty else arguments
-            self._is_empty = self._is_empty and not text
-        return [d.ArgumentsDelta(text)] if text else []
+            arguments = self._unwrapper.feed(arguments)
+        elif self._is_empty:
+            arguments = (self._held + arguments).lstrip()
+            if any(empty.startswith(arguments.rstrip()) for empty in _EMPTY):
+                self._held = arguments.rstrip()
+                return []
+            self._is_empty = False
+        return [d.ArgumentsDelta(arguments)] if arguments else []
 
     def end(self) -> Sequence[d.Delta]:
+        held, stray = self._unquoter.end()
+        deltas = [*self._write(held)]
         if self._unwrapper:
-            text, stray = self._unwrapper.end()
-            arguments = [d.ArgumentsDelta(text)] if text else []
-            return [*arguments, d.ItemEnd(), *([d.TextDelta(stray), d.ItemEnd()] if stray else [])]
-        # Clients parse arguments as JSON, so a call without any gets an empty object.
-        return [*([d.ArgumentsDelta("{}")] if self._is_empty else []), d.ItemEnd()]
+            text, after = self._unwrapper.end()
+            deltas += [d.ArgumentsDelta(text)] if text else []
+            stray = after + stray
+        elif self._is_empty:
+            # Clients parse arguments as JSON, so a call without any gets an empty object.
+            is_empty = self._held in _EMPTY
+            deltas.append(d.ArgumentsDelta("{}" if is_empty else self._held))
+        return [*deltas, d.ItemEnd(), *([d.TextDelta(stray), d.ItemEnd()] if stray else [])]
+
+
+_EMPTY = ("", "null", '""')
+"""What servers write for the arguments of a call that has none."""
 
 
 class _UnknownCall(_OpenCall):

@@ -48,11 +48,12 @@ def _plain(name: str) -> tuple[str, Feature]:
 FEATURES: Mapping[str, Feature] = {
     "stream_options": Feature(words=("stream_options", "include_usage")),
     "parallel_tool_calls": Feature(words=("parallel_tool_calls",)),  # the reader drops the others
-    "stop": Feature(words=("stop",)),  # the text is cut here, too
     "max_tokens": Feature(words=("max_tokens",)),  # has another name there
     "cache_salt": Feature(words=("cache_salt",)),
     "reasoning_content": Feature(words=("reasoning_content", "reasoning")),
-    "system_anywhere": Feature(words=("system message", "system role", "roles must alternate")),
+    "role_order": Feature(
+        words=("system message", "system role", "must alternate", "user query", "last role")
+    ),
     "long_call_ids": Feature(words=("tool call id", "tool_call_id", "length of 9")),
     "images": Feature(words=()),  # no field: a refusal of them is the client's error
     "strict": Feature(words=("strict",), path="tools.strict"),

@@ -38,7 +38,9 @@ class MessagePiece(Struct, gc=False):
 
 
 class LogprobList(Struct, gc=False):
-    content: list[Any] | None = None
+    """Only as many of them are decoded as the client wants."""
+
+    content: list[msgspec.Raw] | None = None
 
 
 class Choice(Struct, gc=False):
@@ -49,21 +51,23 @@ class Choice(Struct, gc=False):
 
 
 class PromptDetails(Struct, gc=False):
-    cached_tokens: int | None = None
+    cached_tokens: Any = None
 
 
 class CompletionDetails(Struct, gc=False):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Any = None
 
 
 class UsageCounts(Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    """Numbers as the server says them; `UsageMeter` says which of them can be true."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    prompt_cache_hit_tokens: Any = None
+    cached_tokens: Any = None
+    reasoning_tokens: Any = None
 
 
 class Chunk(Struct, gc=False):
@@ -80,6 +84,13 @@ class Chunk(Struct, gc=False):
         if self.error is not None:
             return True
         return self.choices is None and (self.message or self.error_message) is not None
+
+    @property
+    def failure(self) -> Any:
+        """Return what an error says, in any of the shapes that servers have for it."""
+        return next(
+            each for each in (self.error, self.message, self.error_message) if each is not None
+        )
 
 
 _decoder = msgspec.json.Decoder(Chunk)

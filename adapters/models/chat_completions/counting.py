@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.adapters.models.chat_completions.request import RequestBody
 from antiphon.adapters.upstreams.client import UpstreamClient
+from antiphon.domain.bounds import count_of
 from antiphon.domain.errors import EngineError
 from antiphon.domain.json import Json
 
@@ -100,6 +101,7 @@ def _bytes_of(message: Json) -> int:
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, int):
-        return value
-    raise TypeError("not a number of tokens")
+    count = count_of(value, least=1)
+    if count is None:
+        raise TypeError("not a number of tokens")
+    return count

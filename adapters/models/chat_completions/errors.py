@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any
@@ -82,6 +82,13 @@ def read_refusal(body: bytes) -> UpstreamRefusal:
         code=" ".join(code for code in codes if isinstance(code, str)),
         param=param if isinstance(param, str) else "",
     )
+
+
+def failure_message(failure: Any, redact: Callable[[str], str]) -> str:
+    """Return the message for a server's error in the middle of an answer."""
+    said = read_refusal(redact(msgspec.json.encode(failure).decode()).encode()).message
+    start = "The model server failed while it wrote the answer"
+    return f"{start}: {said}" if said and failure else f"{start}."
 
 
 def _one_line(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.adapters.formats.call_ids import CallIds
+from antiphon.adapters.formats.fitting import ALTERNATING
 from antiphon.adapters.formats.transcript import (
     CallEntry,
     Entry,
@@ -15,6 +16,7 @@ from antiphon.adapters.formats.transcript import (
     OutputEntry,
     ReasoningEntry,
     joined_text,
+    to_object_text,
     to_parts,
     transcript,
 )
@@ -29,13 +31,13 @@ MESSAGE_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "
 class MessageStyle(Struct, frozen=True, kw_only=True):
     """The shapes of a conversation that a server's templates take.
 
-    `reasoning_key` is the field of the assistant's reasoning, None to leave it out. With
-    `system_first`, instructions later in the conversation are a user's messages. `call_id_length`
-    is the only length of ids that the server takes, None for any.
+    `reasoning_key` is the field of the assistant's reasoning, None to leave it out. If
+    `alternating`, users and assistants speak in turns, and instructions come first.
+    `call_id_length` is the only length of ids that the server takes, None for any.
     """
 
     reasoning_key: str | None = "reasoning_content"
-    system_first: bool = False
+    alternating: bool = False
     call_id_length: int | None = None
 
 
@@ -45,6 +47,12 @@ def write_messages(turn: Turn, style: MessageStyle) -> list[Json]:
     Instructions and the system texts that lead the conversation are one message. What the assistant
     wrote in one turn (reasoning, a message, calls) is one message, too.
     """
+    if turn.raw_prompt is not None:
+        raise RequestError(
+            "This model is behind a server of Chat Completions, which takes no raw prompts.",
+            param="raw_prompt",
+            code="unsupported_parameter",
+        )
     conversation = _Conversation(style)
     conversation.messages += _previous_messages(turn)
     leading, items = leading_instructions(turn.items)
@@ -53,7 +61,10 @@ def write_messages(turn: Turn, style: MessageStyle) -> list[Json]:
     for entry in transcript(items, turn.tools):
         conversation.add(entry)
     conversation.flush_images()
-    return conversation.messages
+    messages: Sequence[Json] = conversation.messages
+    if style.alternating:
+        messages, _ = ALTERNATING.apply(messages)
+    return list(messages)
 
 
 def _previous_messages(turn: Turn) -> Sequence[Json]:
@@ -93,7 +104,8 @@ class _Conversation:
                 self._add_call(entry)
             case MessageEntry(role, parts):
                 self._answer = None
-                self.messages.append({"role": self._role(role), "content": _content(parts)})
+                role = "system" if role in INSTRUCTORS else role
+                self.messages.append({"role": role, "content": _content(parts)})
             case OutputEntry(_, call_id, parts):
                 self._answer = None
                 # Few servers take images from tools: a user's message shows them.
@@ -109,11 +121,6 @@ class _Conversation:
         if images:
             self.messages.append({"role": "user", "content": _content(images)})
 
-    def _role(self, role: str) -> str:
-        if role not in INSTRUCTORS:
-            return role
-        return "user" if self._style.system_first else "system"
-
     def _add_reasoning(self, text: str) -> None:
         key = self._style.reasoning_key
         if not text or key is None:
@@ -128,7 +135,7 @@ class _Conversation:
     def _add_call(self, call: CallEntry) -> None:
         message = self._assistant_message(unless=())
         [call_id] = self._call_ids.add([call])
-        function = {"name": call.name, "arguments": call.arguments}
+        function = {"name": call.name, "arguments": to_object_text(call.arguments)}
         message.setdefault("tool_calls", []).append(
             {"id": call_id, "type": "function", "function": function}
         )

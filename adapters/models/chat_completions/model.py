@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.formats.portions import has_large_tools, is_large
+from antiphon.adapters.formats.unmarked_calls import search_of
 from antiphon.adapters.models.chat_completions.capabilities import (
     FEATURES,
     MissingCapabilities,
@@ -36,6 +37,7 @@ from antiphon.adapters.models.chat_completions.server_info import (
 from antiphon.adapters.models.chat_completions.turn import ChatTurn, close_opening
 from antiphon.adapters.models.chat_completions.usage import UsageMeter
 from antiphon.adapters.upstreams.client import EventStream, UpstreamClient, UpstreamRefused
+from antiphon.application.model.output_bounds import MAX_COUNTED_CONTEXTS, bound_of
 from antiphon.application.model.stalls import TokenDeadlines
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
 from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Step, Turn
@@ -76,10 +78,12 @@ class ChatCompletionsModel(Model):
         options: ChatOptions,
         *,
         deadlines: TokenDeadlines = NO_DEADLINES,
+        unmarked_calls: bool = True,
     ) -> None:
         self._names = tuple(names)
         self._options = options
         self._deadlines = deadlines
+        self._unmarked_calls = unmarked_calls
         self._model = options.model or self._names[0]
         self._client = UpstreamClient(options.url, options)
         self._counter = TokenCounter(self._client)
@@ -174,12 +178,23 @@ class ChatCompletionsModel(Model):
         turn = counted.turn
         written = self._begin(turn, counted.tokens)
         opening = None if written else await self._start_opening(counted)
-        meter = UsageMeter(counted.tokens, turn.known_tokens)
+        meter = UsageMeter(
+            counted.tokens,
+            turn.known_tokens,
+            max_tokens=MAX_COUNTED_CONTEXTS * self.context_length,
+        )
         return ChatTurn(
             turn,
             self._shown_fields(counted.body),
             opening,
-            ChunkReader(turn, meter, think=self._options.think),
+            ChunkReader(
+                turn,
+                meter,
+                think=self._options.think,
+                bound=bound_of(turn, self.context_length),
+                search=search_of(turn) if self._unmarked_calls else None,
+                redact=self._client.redact,
+            ),
             meter,
             deadlines=self._deadlines,
             on_end=self._note_end,
@@ -224,6 +239,7 @@ class ChatCompletionsModel(Model):
                     "/chat/completions",
                     msgspec.json.encode(self._limit_output(body, counted.tokens)),
                     headers=counted.turn.trace_headers,
+                    tenant=counted.turn.tenant,
                 )
             except UpstreamRefused as error:
                 refused.add(self._find_refused(error, body))
@@ -265,7 +281,7 @@ class ChatCompletionsModel(Model):
         missing = self._capabilities.missing.union(refused)
         style = MessageStyle(
             reasoning_key=None if "reasoning_content" in missing else self._reasoning_key,
-            system_first="system_anywhere" in missing,
+            alternating="role_order" in missing,
             call_id_length=MISTRAL_ID_LENGTH if "long_call_ids" in missing else None,
         )
         return self._write_body(turn, write_messages(turn, style), missing)

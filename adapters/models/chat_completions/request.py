@@ -7,15 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.adapters.formats.fitting import ALTERNATING
 from antiphon.adapters.formats.transcript import function_of
 from antiphon.adapters.models.chat_completions.capabilities import SAMPLING_FIELDS, check_binding
 from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
-
-MAX_STOPS = 4
-"""The API takes no more; the text is cut here at the others."""
 
 OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 """The old name, which all but OpenAI know, and the new one."""
@@ -98,8 +96,6 @@ def _wanted_fields(turn: Turn, kind: str) -> Json:
     optional = {
         "stream_options": {"include_usage": True},
         "max_tokens": sampling.max_tokens,
-        # What is to stay in the text must not be cut off by the server.
-        "stop": [] if sampling.include_stop_str_in_output else list(sampling.stop[:MAX_STOPS]),
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         "logit_bias": dict(sampling.logit_bias),
@@ -124,13 +120,13 @@ def _features_in(turn: Turn, messages: Sequence[Json]) -> set[str]:
         features.add("strict")
     if turn.effort is not None:
         features.add(f"reasoning_effort {turn.effort}")
-    for position, message in enumerate(messages):
+    if ALTERNATING.apply(messages)[1]:
+        features.add("role_order")
+    for message in messages:
         if "reasoning_content" in message or "reasoning" in message:
             features.add("reasoning_content")
         if isinstance(message.get("content"), list):  # texts alone are one text
             features.add("images")
-        if position and message["role"] == "system":
-            features.add("system_anywhere")
         if message.get("tool_calls"):
             features.add("long_call_ids")
     return features

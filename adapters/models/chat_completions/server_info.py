@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.upstreams.client import UpstreamClient, UpstreamRefused
+from antiphon.domain.bounds import MAX_CONTEXT_LENGTH, count_of
 from antiphon.domain.errors import EngineDead, EngineError, SettingsError
 
 PROBE_S = 10.0
@@ -46,9 +47,12 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
 async def ask_server(client: UpstreamClient, model: str) -> ServerInfo:
     """Return what the server tells about itself and the model; no tokens are generated.
 
-    Raises: EngineDead if it cannot be reached; SettingsError if it refuses the key.
+    Raises: EngineDead if it cannot be reached; SettingsError if it refuses the key, or if
+    the URL lacks the `/v1` of its API.
     """
     listed = await list_models(client)
+    if not listed:
+        await _check_path(client)
     names = (model, f"{model}:latest")  # Ollama's name of a model without a tag
     entry = next((each for each in listed if each.get("id") in names), None)
     first = entry or (listed[0] if listed else {})
@@ -65,6 +69,22 @@ async def ask_server(client: UpstreamClient, model: str) -> ServerInfo:
         with suppress(EngineError, AttributeError, LookupError, TypeError, ValueError):
             return replace(await DETAILS[kind](client, model, info), kind=kind)
     return info
+
+
+async def _check_path(client: UpstreamClient) -> None:
+    """Raises: SettingsError if the API is not at the URL, but at `/v1` there."""
+    if client.url.endswith("/v1"):
+        return
+    try:
+        answer = await client.get("/v1/models", timeout_s=PROBE_S)
+        has_models = "data" in answer.json()
+    except (EngineError, TypeError):
+        return
+    if has_models:
+        raise SettingsError(
+            f"There is no model server at {client.url}, but at {client.url}/v1. "
+            f'Did you mean `url = "{client.url}/v1"`?'
+        )
 
 
 async def list_models(client: UpstreamClient) -> list[dict[str, Any]]:
@@ -103,7 +123,8 @@ def _context_length(entry: Mapping[str, Any]) -> int | None:
 
 
 def _first_size(values: Sequence[Any]) -> int | None:
-    return next((each for each in values if type(each) is int and each > 0), None)
+    sizes = (count_of(each, least=1, most=MAX_CONTEXT_LENGTH) for each in values)
+    return next((size for size in sizes if size is not None), None)
 
 
 def _reads_images(entry: Mapping[str, Any]) -> bool | None:

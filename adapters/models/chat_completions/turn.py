@@ -14,7 +14,7 @@ from antiphon.adapters.models.chat_completions.usage import UsageMeter
 from antiphon.adapters.upstreams.client import EventStream
 from antiphon.adapters.upstreams.event_stream import DONE
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
-from antiphon.application.model.stop_strings import StopStrings
+from antiphon.application.model.stop_strings import stop_strings_of
 from antiphon.application.ports import (
     Json,
     ModelTurn,
@@ -67,13 +67,13 @@ class ChatTurn(ModelTurn):
         self._meter = meter
         self._deadlines = deadlines
         self._on_end = on_end
-        stop, include = turn.sampling.stop, turn.sampling.include_stop_str_in_output
-        self._stop_strings = StopStrings(stop, include=include) if stop else None
+        self._stop_strings = stop_strings_of(turn.sampling)
 
     def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
-        deltas = self._read()
+        deltas, reader = self._read(), self._reader
         assert isinstance(deltas, AsyncGeneratorType)
-        self._watch = StallWatch(deltas, self._deadlines, lambda: self._reader.chunks)
+        # Not of `self`: in a cycle of references, the text would stay until it is collected.
+        self._watch = StallWatch(deltas, self._deadlines, lambda: reader.chunks)
         return deltas
 
     async def aclose(self) -> None:
@@ -87,7 +87,7 @@ class ChatTurn(ModelTurn):
         return [self._meter.usage]
 
     def facts(self) -> TurnFacts:
-        return TurnFacts(model=self._turn.model)
+        return TurnFacts(model=self._turn.model, unmarked_calls=self._reader.unmarked_calls)
 
     def transcript(self) -> TurnTranscript | None:
         if self._step_log is None:
@@ -115,11 +115,10 @@ class ChatTurn(ModelTurn):
                 if self._turn.progress is not None:
                     self._turn.progress.add(Step(text=_lines_of(events)))
                 deltas, error = self._feed(events)
-                if deltas := self._cut(deltas):
-                    yield deltas
+                yield self._cut(deltas)  # none, too: whoever reads the turn counts what comes
                 if error is not None:
                     raise error
-                if is_done or self._has_stopped:
+                if is_done or self._has_stopped or self._reader.is_cut:
                     break
             if is_done:
                 await _drain(stream)
@@ -168,14 +167,15 @@ class ChatTurn(ModelTurn):
             if reader.finish is None and not (is_done and reader.has_output):
                 raise EngineError("The model server ended the stream before the answer was whole.")
             reason = reader.finish or "stop"
-        deltas = self._cut(reader.end())
+        deltas, stopped_by = self._cut(reader.end()), None
         if self._stop_strings is not None:
             deltas += self._stop_strings.end()
+            stopped_by = self._stop_strings.stopped_by
         is_forced = self._turn.choice.mode == "required" and reason == "stop"
         if is_forced and not reader.has_calls and not self._has_stopped:
             raise EngineError("The model server did not call a tool, although it had to.")
         self._on_end(reader)
-        return [*deltas, d.TurnEnd(reason, self._meter.usage)]
+        return [*deltas, d.TurnEnd(reason, self._meter.usage, stop_string=stopped_by)]
 
 
 async def close_opening(opening: asyncio.Task[EventStream]) -> None:

@@ -244,7 +244,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "set exactly one of `url`, `urls`, `urls_file`, `dns`": {},
     "set exactly one of `url`, ": {"url": "http://a", "dns": "a:1"},
     "set either `key_env` or `key_file`": {"url": "http://a", "key_env": "A", "key_file": "b"},
-    "matching regex": {"url": "http://user:secret@a"},
+    "url must be an http(s) URL, such as https://host:8000/path, without a user": {
+        "url": "http://user:secret@a"
+    },
     "unknown field": {"url": "http://a", "colour": "red"},
 }
 

@@ -13,13 +13,13 @@ import pytest
 from tests.adapters.engines.pool_fixtures import TestPool, pool, request_of
 from tests.upstreams.token_server import TellingEngine
 
-from antiphon.adapters.engines.vllm_http.prefixes import (
+from antiphon.adapters.engines.pooled.prefixes import (
     BLOCK_TOKENS,
     BYTES_PER_BLOCK,
     PrefixIndex,
     block_hashes,
 )
-from antiphon.adapters.engines.vllm_http.routing import (
+from antiphon.adapters.engines.pooled.routing import (
     BALANCE_RUNS,
     Candidate,
     Choose,

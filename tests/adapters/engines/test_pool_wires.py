@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from tests.adapters.engines.pool_fixtures import pool
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from antiphon.adapters.engines.pooled.refusals import read_details, to_request_error
+from antiphon.adapters.engines.pooled.text import RunText, Vocabulary
 from antiphon.adapters.engines.vllm_http.profile import Profile
-from antiphon.adapters.engines.vllm_http.refusals import read_details, to_request_error
-from antiphon.adapters.engines.vllm_http.text import RunText, StopCut, Vocabulary
 from antiphon.adapters.engines.vllm_http.wires import to_wire
 from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.errors import EngineError, RequestError
@@ -55,7 +55,6 @@ def test_the_wire_of_tokens_carries_all_parameters() -> None:
         request={"cache_salt": "salt", "priority": 3},
         top_k=5,
         seed=7,
-        stop=("END",),
         stop_token_ids=(9,),
         logit_bias={"4": 1.5},
         step_tokens=8,
@@ -78,9 +77,7 @@ def test_the_wire_of_tokens_carries_all_parameters() -> None:
             "top_k": 5,
             "seed": 7,
             "max_tokens": 97,
-            "stop": ["END"],
             "stop_token_ids": [9],
-            "include_stop_str_in_output": False,
             "ignore_eos": False,
             "skip_special_tokens": False,
             "detokenize": True,
@@ -109,9 +106,7 @@ def test_completions_carry_all_parameters() -> None:
         "temperature": 0.6,
         "top_k": 20,
         "max_tokens": 10,
-        "stop": [],
         "stop_token_ids": [],
-        "include_stop_str_in_output": False,
         "ignore_eos": False,
         "skip_special_tokens": False,
         "stream_interval": 10,
@@ -192,16 +187,6 @@ def test_a_refusal_that_cannot_be_read_is_still_one(body: bytes) -> None:
     assert to_request_error(read_details(body)).message == "The model server refused the request."
 
 
-@pytest.mark.parametrize("cuts", range(1, 12))
-def test_a_stop_string_is_found_however_the_text_is_cut(cuts: int) -> None:
-    text = "one STO two STOP three"
-    for include in (False, True):
-        cut = StopCut(["STOP", "never"], include=include)
-        pieces = [text[start : start + cuts] for start in range(0, len(text), cuts)]
-        found = "".join(map(cut.feed, pieces)) + ("" if cut.is_cut else cut.end())
-        assert found == ("one STO two STOP" if include else "one STO two ")
-
-
 @pytest.fixture
 def bytewise() -> Vocabulary:
     """A vocabulary in which most tokens are single bytes, with a special token."""
@@ -224,17 +209,14 @@ def test_characters_of_several_tokens_are_decoded_whole(
     text = "na\u00efve \U0001f30d \u65e5\u672c"
     ids = bytewise.tokenizer.encode(f"{text}<end>").ids
     output = RunText(bytewise, Sampling(skip_special_tokens=skips), prompt=ids[-2:])
-    pieces = [
-        output.feed(ids[start : start + size], is_last=start + size >= len(ids))[0]
-        for start in range(0, len(ids), size)
-    ]
+    pieces = [output.feed(ids[start : start + size]) for start in range(0, len(ids), size)]
     assert "".join(pieces) == (text if skips else f"{text}<end>")
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_decoding(bytewise: Vocabulary) -> None:
     lead = bytewise.tokenizer.token_to_id("\u00f0")  # stands for the byte F0, which begins an emoji
     ids = [lead, lead, lead, *bytewise.tokenizer.encode("hello").ids]
-    text, _ = RunText(bytewise, Sampling(), prompt=[]).feed(ids, is_last=True)
+    text = RunText(bytewise, Sampling(), prompt=[]).feed(ids)
     assert text.endswith("hello")
 
 
@@ -243,6 +225,15 @@ async def test_logprobs_without_a_tokenizer_are_refused() -> None:
         with pytest.raises(RequestError) as refused:
             await running.engine.generate(running.request(logprobs=2))
         assert refused.value.param == "top_logprobs"
+
+
+@pytest.mark.parametrize("wire", ["generate", "completions"])
+async def test_more_answers_than_servers_tell_apart_are_refused(wire: str, tmp_path: Path) -> None:
+    async with pool(wires=[wire], folder=tmp_path) as running:
+        with pytest.raises(RequestError, match="21 possible answers") as refused:
+            asked = running.request(max_tokens=1, logprobs=21, answer_tokens=tuple(range(21)))
+            await running.engine.generate(asked)
+        assert refused.value.param == "questions"
 
 
 async def test_a_priority_that_servers_would_ignore_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.engines.scripted.script import InvalidScript, next_turn, parse
+from antiphon.adapters.engines.scripted.script import UNOFFERED, InvalidScript, next_turn, parse
 
 CALL = {"call": "f", "args": {}}
 SAY, AGAIN = {"say": "a"}, {"say": "b"}
@@ -147,6 +147,9 @@ TURNS: list[tuple[str, list[Any], list[tuple[str, str]], Any]] = [
     ("two messages of one turn", [[SAY, AGAIN], SAY], [ASSISTANT, ASSISTANT, USER], [SAY]),
     ("or put into one", [[SAY, AGAIN], SAY], [ASSISTANT, USER], [SAY]),
     ("two turns on end", [SAY, AGAIN, {"refuse": "c"}], [ASSISTANT, ASSISTANT], [{"refuse": "c"}]),
+    ("text before a call is no reply", [CALL, SAY], [ASSISTANT, PREAMBLE, CALLED, TOOL], [SAY]),
+    ("text after a call is no reply", [CALL, SAY], [CALLED, ASSISTANT, TOOL], [SAY]),
+    ("raw markup of two messages", [RAW, SAY], [ASSISTANT, ASSISTANT, USER], [SAY]),
     ("an empty turn", [[], SAY], [], []),
     ("raw markup at first", [RAW, SAY], [], [RAW]),
     ("raw markup that was a call", [RAW, SAY], [CALLED, TOOL], [SAY]),
@@ -168,7 +171,7 @@ def test_the_first_turn_that_is_not_complete_is_played(
 def test_a_turn_that_calls_is_passed_over_where_no_tool_is_offered(call: Any) -> None:
     messages = [script(call, SAY)]
     assert next_turn(messages, tools_offered=True) == [call]
-    assert next_turn(messages, tools_offered=False) is None
+    assert next_turn(messages, tools_offered=False) is UNOFFERED
 
 
 def test_a_call_of_a_tool_that_is_not_offered_is_refused_in_its_turn() -> None:

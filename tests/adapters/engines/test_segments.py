@@ -2,62 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from antiphon.adapters.engines.scripted.engine import PrefixCache
-from antiphon.adapters.engines.scripted.segments import cut, hold_back, steps, to_segments
+from antiphon.adapters.engines.scripted.segments import cut, steps, to_segments
 
 A, B, END = [(1, "a"), (2, "b")], [(3, "c")], [(0, "")]
-
-texts_and_cuts = st.text("abc", max_size=30).flatmap(
-    lambda text: st.tuples(st.just(text), st.lists(st.integers(0, len(text)), max_size=12))
-)
-stop_strings = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3)
-
-
-@given(texts_and_cuts, stop_strings, st.booleans())
-def test_a_stop_string_ends_the_same_text_wherever_its_tokens_are_cut(
-    text_and_cuts: tuple[str, list[int]], stops: list[str], include: bool
-) -> None:
-    text, cuts = text_and_cuts
-    tokens = [text[a:b] for a, b in pairwise([0, *sorted(cuts), len(text)])]
-    given_texts, met = hold_back(tokens, stops, include=include)
-
-    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
-    assert met == bool(ends)
-    visible, read = "".join(given_texts), "".join(tokens[: len(given_texts)])
-    assert read.startswith(visible)
-    assert (visible, met) == hold_back_by_character(text, stops, include=include)
-    if not include:
-        assert not any(stop in visible for stop in stops)
-    if met:
-        assert len(read) >= min(ends)
-        assert len("".join(tokens[: len(given_texts) - 1])) < min(ends)
-
-
-def hold_back_by_character(text: str, stops: list[str], *, include: bool) -> tuple[str, bool]:
-    for end in range(1, len(text) + 1):
-        met = [len(stop) for stop in stops if text[:end].endswith(stop)]
-        if met:
-            return text[: end if include else end - max(met)], True
-    return text, False
-
-
-@given(texts_and_cuts, stop_strings)
-def test_no_text_is_given_that_a_stop_string_would_take_back(
-    text_and_cuts: tuple[str, list[int]], stops: list[str]
-) -> None:
-    text, cuts = text_and_cuts
-    tokens = [text[a:b] for a, b in pairwise([0, *sorted(cuts), len(text)])]
-    for count in range(len(tokens)):
-        # A run that knows less of the future gives the same: nothing was known too early.
-        sofar, met = hold_back([*tokens[:count], ""], stops)
-        if not met:
-            now = "".join(hold_back(tokens, stops)[0][:count])
-            assert "".join(sofar).startswith(now)
 
 
 def test_parts_at_one_pace_are_one_act() -> None:

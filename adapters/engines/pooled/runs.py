@@ -6,26 +6,21 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
-from antiphon.adapters.engines.vllm_http.images import INTERNAL_ERROR, PoolImages
-from antiphon.adapters.engines.vllm_http.pool import Member, Pool
-from antiphon.adapters.engines.vllm_http.prefixes import block_hashes
-from antiphon.adapters.engines.vllm_http.profile import Profile
-from antiphon.adapters.engines.vllm_http.refusals import (
+from antiphon.adapters.engines.pooled.pool import Member, Pool
+from antiphon.adapters.engines.pooled.prefixes import block_hashes
+from antiphon.adapters.engines.pooled.profile import ServerProfile
+from antiphon.adapters.engines.pooled.refusals import (
     Outcome,
     outcome_of,
     read_details,
     to_request_error,
 )
-from antiphon.adapters.engines.vllm_http.wires import (
-    RunFailed,
-    StepReader,
-    WireRequest,
-    constrained_param,
-)
+from antiphon.adapters.engines.vllm_names import constrained_field
 from antiphon.adapters.upstreams.client import EventStream, UpstreamRefused
 from antiphon.adapters.upstreams.event_stream import DONE
 from antiphon.application.ports import EngineRequest, PooledSteps, Step
@@ -44,8 +39,54 @@ send them in this time is not waited for: only the number of cached tokens is lo
 
 log = logging.getLogger("antiphon.engine")
 
-Prepare = Callable[[EngineRequest, Profile], tuple[WireRequest, StepReader]]
+INTERNAL_ERROR = 500
+
+
+class RunFailed(EngineError):
+    """The server itself says that the run failed: its connection was not lost."""
+
+
+class WireRequest(Struct, frozen=True, kw_only=True):
+    """A request to a server. `decodes_text`: its answer is tokens alone; they are decoded here."""
+
+    path: str
+    body: bytes
+    decodes_text: bool = False
+
+
+class StepReader(Protocol):
+    """Reads the events of a run.
+
+    `cached_tokens` is what the server has told of its cache, and `prompt_tokens` the number of the
+    prompt's tokens. `is_cut` is set when the run has ended here and not at the server, which does
+    not know the stop token.
+    """
+
+    cached_tokens: int | None
+    prompt_tokens: int | None
+    is_cut: bool
+
+    def read(self, data: bytes) -> Step | None:
+        """Return the event's step, None if it has none.
+
+        Raises: RequestError for a request that the server refuses only now; EngineError.
+        """
+
+
+Prepare = Callable[[EngineRequest, ServerProfile], tuple[WireRequest, StepReader]]
 """Returns what a server is sent, and what reads its answer. Raises: RequestError, EngineError."""
+
+Renew = Callable[[EngineRequest], EngineRequest | None]
+"""Returns the request without what a server may have kept wrongly, None if it has nothing such."""
+
+
+def renew_nothing(_: EngineRequest) -> None:
+    return None
+
+
+def constrained_param(request: EngineRequest) -> str | None:
+    """Return the field to blame for what a server refuses without naming a parameter."""
+    return constrained_field(request.turn) if request.sampling.constraint else None
 
 
 class Attempt:
@@ -104,7 +145,6 @@ class Attempt:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the run ended here, at a stop string that the server does not know."""
         return self._reader.is_cut
 
     async def aclose(self) -> None:
@@ -119,10 +159,17 @@ class PoolRun(PooledSteps):
     """The steps of a run. Reading it to the end, or `aclose`, frees its place on the server."""
 
     def __init__(
-        self, pool: Pool, request: EngineRequest, prepare: Prepare, *, images: PoolImages
+        self,
+        pool: Pool,
+        request: EngineRequest,
+        prepare: Prepare,
+        *,
+        renew: Renew = renew_nothing,
+        resumes_constraints: bool = False,
     ) -> None:
         self._pool = pool
-        self._images = images
+        self._resumes_constraints = resumes_constraints
+        self._renew = renew
         self._request = request
         self._prepare = prepare
         self._hashes = block_hashes(request.prompt.token_ids, request.cache_salt)
@@ -201,7 +248,7 @@ class PoolRun(PooledSteps):
                 return
             self._request = replace(self._request, written=tuple(self._written))
             if isinstance(error, RunFailed):
-                self._renew_images(attempt.member)
+                self._renew_request(attempt.member)
             log.info("run %s: %s", self._request.request_id, error)
 
     async def _read_batch(self, attempt: Attempt) -> None:
@@ -231,10 +278,10 @@ class PoolRun(PooledSteps):
 
     @property
     def _can_go_on(self) -> bool:
-        """Whether another server can go on after what came: constraints begin with the first token,
-        and a stop string or a character may have begun."""
-        sampling = self._request.sampling
-        return self._ends_whole and sampling.constraint is None and not sampling.stop
+        """Whether another server can go on after what came: many begin a constraint anew, and a
+        character may have begun."""
+        constraint = self._request.sampling.constraint
+        return self._ends_whole and (constraint is None or self._resumes_constraints)
 
     def _check_count(self, attempt: Attempt) -> None:
         request = self._request
@@ -281,9 +328,18 @@ class PoolRun(PooledSteps):
     async def _try(self, member: Member) -> Attempt:
         """Raises: RequestError, UpstreamRefused, EngineError."""
         assert member.profile is not None
-        wire, reader = self._prepare(self._request, member.profile)
-        headers = self._request.trace_headers
-        stream = await member.client.stream(wire.path, wire.body, headers=headers)
+        request, profile = self._request, member.profile
+        if request.written and request.sampling.constraint is not None:
+            # What is left of a constraint takes long where much was written.
+            wire, reader = await asyncio.to_thread(self._prepare, request, profile)
+        else:
+            wire, reader = self._prepare(request, profile)
+        stream = await member.client.stream(
+            wire.path,
+            wire.body,
+            headers=self._request.trace_headers,
+            tenant=self._request.turn.tenant,
+        )
         return Attempt(member, stream, reader)
 
     def _note_refusal(self, member: Member, error: UpstreamRefused) -> None:
@@ -295,10 +351,9 @@ class PoolRun(PooledSteps):
             case Outcome.BUSY:
                 self._was_busy = True
                 self._pool.report_doubt()
-            case Outcome.FAILED if error.status == INTERNAL_ERROR and self._has_images:
+            case Outcome.FAILED if error.status == INTERNAL_ERROR and self._renew_request(member):
                 self._failures += 1
                 self._pool.report_doubt()
-                self._renew_images(member)
             case Outcome.FAILED:
                 log.warning(
                     "model server %s refused a run: status %d", member.client.url, error.status
@@ -306,17 +361,14 @@ class PoolRun(PooledSteps):
                 self._pool.report_failure(member)
                 self._failures += 1
 
-    @property
-    def _has_images(self) -> bool:
-        return isinstance(self._request.prompt.prepared, ImagePrompt)
-
-    def _renew_images(self, member: Member) -> None:
-        """The server may fail over what it remembers of an image: it may be tried once more."""
-        prompt = self._request.prompt
-        if isinstance(prompt.prepared, ImagePrompt):
-            renewed = self._images.renew(prompt.prepared)
-            self._request = replace(self._request, prompt=replace(prompt, prepared=renewed))
-            self._tried.remove(member)
+    def _renew_request(self, member: Member) -> bool:
+        """Whether the server may be tried once more: it may fail over what it remembers."""
+        renewed = self._renew(self._request)
+        if renewed is None:
+            return False
+        self._request = renewed
+        self._tried.remove(member)
+        return True
 
     async def _leave(self) -> None:
         """Close the connection to the server, which ends the run there, too."""

@@ -8,14 +8,14 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from antiphon.adapters.engines.vllm_http.options import SERVER_URL, VllmHttpOptions
+from antiphon.adapters.engines.pooled.options import SERVER_URL, PoolOptions
 from antiphon.domain.errors import EngineDead, SettingsError
 
 
 class ServerUrls:
     """Reads the servers' URLs, from the source that the options name."""
 
-    def __init__(self, options: VllmHttpOptions) -> None:
+    def __init__(self, options: PoolOptions) -> None:
         self._urls = (options.url,) if options.url else options.urls
         self._file = Path(options.urls_file).expanduser() if options.urls_file else None
         self._dns = options.dns

@@ -48,22 +48,18 @@ class Vocabulary:
 
 
 class RunText:
-    """The text of one run, up to a stop string."""
+    """The text of one run."""
 
     def __init__(self, vocabulary: Vocabulary, sampling: Sampling, prompt: Sequence[int]) -> None:
         self._tokenizer = vocabulary.tokenizer
         self._skips_special = sampling.skip_special_tokens
-        self._stop = StopCut(sampling.stop, include=sampling.include_stop_str_in_output)
         self._start()
         for token_id in self._context(vocabulary, prompt):
             self._decode(token_id)
 
-    def feed(self, token_ids: Sequence[int], *, is_last: bool) -> tuple[str, bool]:
-        """Return the next text, and whether it ended at a stop string."""
-        text = self._stop.feed("".join(map(self._decode, token_ids)))
-        if is_last and not self._stop.is_cut:
-            text += self._stop.end()
-        return text, self._stop.is_cut
+    def feed(self, token_ids: Sequence[int]) -> str:
+        """Return the next text."""
+        return "".join(map(self._decode, token_ids))
 
     def _context(self, vocabulary: Vocabulary, prompt: Sequence[int]) -> Sequence[int]:
         """Return the end of the prompt, from where no character is cut."""
@@ -85,38 +81,3 @@ class RunText:
             # The library cannot continue after some invalid bytes; the text goes on after them.
             self._start()
             return self._stream.step(self._tokenizer, token_id) or ""
-
-
-class StopCut:
-    """Cuts a text that comes in pieces at the first stop string."""
-
-    def __init__(self, stop: Sequence[str], *, include: bool) -> None:
-        self._stop = stop
-        self._include = include
-        self._held = ""
-        self._held_length = max((len(each) - 1 for each in stop), default=0)
-        self.is_cut = False
-
-    def feed(self, text: str) -> str:
-        """Return the text that no stop string can begin in any more.
-
-        >>> cut = StopCut(["END"], include=False)
-        >>> cut.feed("it is the E"), cut.feed("N"), cut.feed("D."), cut.is_cut
-        ('it is the', ' ', '', True)
-        """
-        if not self._stop or self.is_cut:
-            return "" if self.is_cut else text
-        held = self._held + text
-        found = [(held.index(each), each) for each in self._stop if each in held]
-        if found:
-            place, stop = min(found)
-            self.is_cut = True
-            return held[: place + len(stop) if self._include else place]
-        end = max(0, len(held) - self._held_length)
-        self._held = held[end:]
-        return held[:end]
-
-    def end(self) -> str:
-        """Return the rest of a text that has no stop string."""
-        held, self._held = self._held, ""
-        return held

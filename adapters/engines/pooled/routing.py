@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from antiphon.adapters.engines.vllm_http.prefixes import PrefixIndex
+from antiphon.adapters.engines.pooled.prefixes import PrefixIndex
 
 BALANCE_RUNS = 8
 BALANCE_RATIO = 1.5

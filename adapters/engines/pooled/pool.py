@@ -7,11 +7,11 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
-from antiphon.adapters.engines.vllm_http.prefixes import PrefixIndex
-from antiphon.adapters.engines.vllm_http.profile import Profile, read_profile
-from antiphon.adapters.engines.vllm_http.routing import Candidate, Choose, choose_by_prefix
-from antiphon.adapters.engines.vllm_http.server_urls import ServerUrls
+from antiphon.adapters.engines.pooled.options import PoolOptions
+from antiphon.adapters.engines.pooled.prefixes import PrefixIndex
+from antiphon.adapters.engines.pooled.profile import ReadProfile, ServerProfile
+from antiphon.adapters.engines.pooled.routing import Candidate, Choose, choose_by_prefix
+from antiphon.adapters.engines.pooled.server_urls import ServerUrls
 from antiphon.adapters.upstreams.client import UpstreamClient, UpstreamRefused
 from antiphon.domain.errors import EngineDead, EngineError, SettingsError
 
@@ -36,7 +36,7 @@ class Member(Candidate):
         self.is_listed = True
         self.missed_probes = 0
         self.down_because = ""
-        self.profile: Profile | None = None
+        self.profile: ServerProfile | None = None
 
     @property
     def takes_runs(self) -> bool:
@@ -46,8 +46,15 @@ class Member(Candidate):
 class Pool:
     """The servers that the options name. `start` may be called again after a failure."""
 
-    def __init__(self, options: VllmHttpOptions, *, choose: Choose = choose_by_prefix) -> None:
+    def __init__(
+        self,
+        options: PoolOptions,
+        read_profile: ReadProfile,
+        *,
+        choose: Choose = choose_by_prefix,
+    ) -> None:
         self._options = options
+        self._read = read_profile
         self._urls = ServerUrls(options)
         self._choose = choose
         self._members: dict[str, Member] = {}
@@ -65,7 +72,7 @@ class Pool:
             await self.aclose()
             raise
         self._wake.clear()
-        self._prober = asyncio.create_task(self._probe_for_ever(), name="vllm_http probes")
+        self._prober = asyncio.create_task(self._probe_for_ever(), name="pool probes")
 
     async def aclose(self) -> None:
         prober, self._prober = self._prober, None
@@ -84,7 +91,7 @@ class Pool:
             raise EngineDead("No model server is available.")
 
     @property
-    def profiles(self) -> Sequence[Profile]:
+    def profiles(self) -> Sequence[ServerProfile]:
         """The profiles of the listed servers that have ever answered."""
         return [each.profile for each in self._members.values() if each.profile is not None]
 
@@ -177,12 +184,8 @@ class Pool:
         self._mark_up(member)
         return None
 
-    async def _read_profile(self, member: Member) -> Profile:
-        profile = await read_profile(
-            member.client,
-            model_name=self._options.model_name,
-            timeout_s=self._options.probe_timeout_s,
-        )
+    async def _read_profile(self, member: Member) -> ServerProfile:
+        profile = await self._read(member.client)
         for other in self._members.values():
             if other.takes_runs and other.profile is not None:
                 _check_same_model(profile, other.profile)
@@ -231,7 +234,7 @@ class Pool:
             await member.client.aclose()
 
 
-def _check_same_model(profile: Profile, other: Profile) -> None:
+def _check_same_model(profile: ServerProfile, other: ServerProfile) -> None:
     """Raises: SettingsError."""
     if profile.model_name != other.model_name:
         raise SettingsError(
