@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from antiphon.adapters.formats.transcript import CallEntry
 
+MAX_WRITTEN_CHARS = 64
+"""Servers refuse longer ids (`call_id` of OpenAI's API), which clients may send."""
+
 
 class CallIds:
     """The ids of one conversation's calls, each the same on the call and on its result.
@@ -39,6 +42,8 @@ class CallIds:
 
     def _fit(self, call_id: str) -> str:
         size = self._length
-        if size is None or (len(call_id) == size and call_id.isalnum()):
+        if size is None and len(call_id) <= MAX_WRITTEN_CHARS:
+            return call_id
+        if len(call_id) == size and call_id.isalnum():
             return call_id
         return hashlib.sha256(call_id.encode()).hexdigest()[:size]

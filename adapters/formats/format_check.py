@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from antiphon.adapters.formats.chat_template.families.own import markers_of_fami
 from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat, has_only_tekken, load
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (
+    REFUSED,
     ChatTemplate,
     load_template,
     named_templates,
@@ -31,6 +32,7 @@ from antiphon.adapters.formats.chat_template.template import (
 from antiphon.adapters.formats.chat_template.template_capabilities import detect_capabilities
 from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer, Tokenizer
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.fitting import Fittings
 from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 from antiphon.adapters.formats.harmony.encoding import load_encoding
 from antiphon.application.ports import Parser, Prompt, Step, Turn
@@ -53,7 +55,7 @@ TOOL = ToolSpec(
 )
 ARGUMENTS = {"city": "Bonn", "days": 3}
 RESULT = "21 degrees"
-QUESTION = i.Message(role="user", content="How warm is it in Bonn?")
+QUESTION = i.Message(role="user", content="How warm is it on the Rhine?")
 CALL = i.FunctionCall(call_id="call_1", name=TOOL.name, arguments=json.dumps(ARGUMENTS))
 OUTPUT = i.FunctionCallOutput(call_id="call_1", output=RESULT)
 
@@ -66,7 +68,10 @@ SHOWN_IN_PROMPT: Mapping[str, str] = {
     "a call's arguments": str(ARGUMENTS["city"]),
     "a tool's result": RESULT,
 }
-"""What the prompt of a conversation with tools shows, with a text by which it is found."""
+"""What the prompt of a conversation with tools shows, with a text by which it is found.
+
+The city stands in the call alone.
+"""
 
 
 class FormatCapabilities(Struct, frozen=True, kw_only=True):
@@ -207,12 +212,25 @@ def _check_chat(source: _Source, detection: Detection, chosen: str | Family | No
             capabilities=_capabilities_of(source.template),
             notes=[
                 *source.notes,
+                *_notes_of(renderer.fittings),
                 *([] if is_detected else [f"Without --format, chat:{others[0]} is recognized."]),
             ],
         ),
         check,
         _written_call(row),
     )
+
+
+def _notes_of(fittings: Fittings) -> Iterator[str]:
+    """Yield what the template does not take, in its own words, and what is done about it."""
+    for fitting in fittings.needed:
+        yield f"Template: {fitting.description}{_words(fittings.refusals.get(fitting.name))}"
+    for rule in fittings.unmet:
+        yield f"Template: it does not show {rule}.{_words(fittings.refusals.get(rule))}"
+
+
+def _words(refusal: str | None) -> str:
+    return f" It says: {refusal.removeprefix(REFUSED)}" if refusal else ""
 
 
 def _check_tekken(path: Path, family: str | Family) -> FormatReport:

@@ -10,16 +10,27 @@ import re
 from functools import lru_cache
 
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_CLOSING = re.compile(r"\s*\}?\s*\Z")
 _PLAIN = re.compile(r'[^"\\]+')
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 
 
-class InputUnwrapper:
-    """Turns a call's arguments into free text; the pieces they come in make no difference."""
+_QUOTED_OBJECT = (
+    re.compile(r'\s*"(?=\{(?:\s|\\[nrt])*(?:\\"|\}))'),
+    re.compile(r'\s*(?:"(?:\{(?:\s|\\[nrt])*\\?)?)?\Z'),
+)
+"""A whole and a partial opening of a JSON object that was encoded twice, as a string."""
 
-    def __init__(self, key: str) -> None:
-        self._opening, self._partial_opening = _opening_patterns(key)
+
+class InputUnwrapper:
+    """Turns a call's arguments into free text; the pieces they come in make no difference.
+
+    Without a key, only a JSON object that was encoded twice is unwrapped: to that object.
+    """
+
+    def __init__(self, key: str | None) -> None:
+        self._opening, self._partial_opening = (
+            _QUOTED_OBJECT if key is None else _opening_patterns(key)
+        )
         self._buffer = ""
         self._read = self._read_opening
 
@@ -31,7 +42,8 @@ class InputUnwrapper:
         """Return the free text that was held back, and stray text after the wrapping."""
         rest, self._buffer = self._buffer, ""
         if self._read == self._read_closing:
-            return "", "" if _CLOSING.match(rest) else rest
+            # Models write a call as if it stood in a list.
+            return "", rest if rest.strip(" \t\r\n}])") else ""
         return rest, ""
 
     def _read_opening(self) -> str:
@@ -71,6 +83,18 @@ class InputUnwrapper:
 
     def _read_closing(self) -> str:
         return ""
+
+
+def unquote_object(arguments: str) -> str:
+    """Return whole arguments, decoded if they are a JSON object that was encoded twice.
+
+    >>> unquote_object(r'"{\\"a\\": 1}"'), unquote_object('{"a": 1}'), unquote_object('"a"')
+    ('{"a": 1}', '{"a": 1}', '"a"')
+    """
+    if not _QUOTED_OBJECT[0].match(arguments):
+        return arguments
+    unwrapper = InputUnwrapper(None)
+    return unwrapper.feed(arguments) + "".join(unwrapper.end())
 
 
 @lru_cache

@@ -6,7 +6,8 @@ Models only know functions, so a custom tool is offered as a function with one s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +33,12 @@ names with every model."""
 
 _ANY_TOOL = ToolChoice()
 _FUNCTIONS_PREFIXES = (f"{FUNCTIONS}.", f"{FUNCTIONS}{NAMESPACE_MARK}")
+MAX_NAME_LENGTH = 150
+"""A longer name is only one of a tool if it is exactly that."""
+
+MARKS = ".:/_-"
+_MARKS = re.compile(f"[{MARKS}]+")
+_QUALIFIED = re.compile(r"(?:[\w$-]+[.:/])+([\w$-]+)")
 
 CODE = "code"
 TEXT_PROPERTIES: Mapping[str, str] = {
@@ -114,6 +121,48 @@ class ToolNames:
                 return found if self._choice.allows(found.name) else None
         return None
 
+    def starts_name(self, text: str, *, is_whole: bool = True) -> bool:
+        """Whether a tool's name starts with a text; without `is_whole`, a longer name does.
+
+        >>> names = ToolNames([ToolSpec(name="add"), ToolSpec(name="add_all")])
+        >>> names.starts_name("ad"), names.starts_name("add_all", is_whole=False)
+        (True, False)
+        """
+        spellings = (text, *(text.removeprefix(prefix) for prefix in _FUNCTIONS_PREFIXES))
+        return any(
+            name.startswith(each) and (is_whole or name != each)
+            for each in spellings
+            for name in self._all_spellings
+        ) or (any(prefix.startswith(text) for prefix in _FUNCTIONS_PREFIXES))
+
+    @cached_property
+    def _all_spellings(self) -> Collection[str]:
+        return self._tools.keys() | set().union(*map(_spellings_of, self._tools.values()))
+
+    def find_respelled(self, name: str) -> ToolSpec | None:
+        """Return the tool that has this name, or the only one that it may be a spelling of.
+
+        Models write the namespace with other marks, make up one for a tool that has none, and write
+        the id of a call in place of its name.
+
+        >>> names = ToolNames([ToolSpec(name="bash"), ToolSpec(name="get_time")])
+        >>> spellings = ("ns:bash", "functionsbash5", "functions_get_time_1", "ns:nope")
+        >>> [getattr(names.find_respelled(each), "name", None) for each in spellings]
+        ['bash', 'bash', 'get_time', None]
+        """
+        if (found := self.find(name)) or name in self._tools:
+            return found
+        spellings = {_folded(each) for each in _respellings(name)}
+        meant = [tool for each in spellings for tool in self._tools_by_folded_name.get(each, ())]
+        return meant[0] if len(meant) == 1 and self._choice.allows(meant[0].name) else None
+
+    @cached_property
+    def _tools_by_folded_name(self) -> Mapping[str, Sequence[ToolSpec]]:
+        tools: dict[str, list[ToolSpec]] = {}
+        for tool in self._tools.values():
+            tools.setdefault(_folded(tool.name), []).append(tool)
+        return tools
+
     @cached_property
     def _tools_by_spelling(self) -> Mapping[str, ToolSpec]:
         # Few outputs need it: most models write the name that they were given.
@@ -122,6 +171,25 @@ class ToolNames:
             for spelling in _spellings_of(tool):
                 tools.setdefault(spelling, []).append(tool)
         return {spelling: found[0] for spelling, found in tools.items() if len(found) == 1}
+
+
+def _respellings(name: str) -> Iterator[str]:
+    """Return what may be the name of a tool in another spelling of it."""
+    if len(name) > MAX_NAME_LENGTH:
+        return
+    yield name
+    if match := _QUALIFIED.fullmatch(name):
+        yield match[1]
+    if name.startswith(FUNCTIONS):
+        call_id = name.removeprefix(FUNCTIONS).lstrip(MARKS)
+        yield call_id
+        # An id ends with a number; some of its digits may belong to the name.
+        for end in range(len(call_id.rstrip("0123456789")), len(call_id)):
+            yield call_id[:end].rstrip(MARKS)
+
+
+def _folded(name: str) -> str:
+    return _MARKS.sub("_", name)
 
 
 def _spellings_of(tool: ToolSpec) -> set[str]:

@@ -6,7 +6,9 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -27,7 +29,7 @@ from antiphon.domain.history.conversation import view_of
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.mcp import called_mcp_name
 from antiphon.domain.tools import ToolSpec
-from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
+from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View, json_arguments
 
 EntryPart = tuple[Literal["text", "image", "refusal"], str]
 """A part of a message: its text, or the URL of an image."""
@@ -56,6 +58,9 @@ class OutputEntry(Struct, frozen=True):
     parts: Sequence[EntryPart]
 
 
+RAW_ARGUMENTS = "arguments"
+"""Holds the arguments of a call that are no JSON object."""
+
 Entry = MessageEntry | ReasoningEntry | CallEntry | OutputEntry
 
 
@@ -65,6 +70,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
     Raises: RequestError for content that chat models cannot read.
     """
     view = view_of(items, tools)
+    call_ids = _unique_call_ids(items)
     approval_requests: dict[str, i.McpApprovalRequest] = {}
     for item in items:
         match item:
@@ -81,10 +87,10 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
                     approval_requests[item.approval_request_id], item, view
                 )
             case _:
-                yield from _tool_entries(item, view)
+                yield from _tool_entries(item, view, call_ids)
 
 
-def _tool_entries(item: i.Item, view: View) -> Iterator[Entry]:
+def _tool_entries(item: i.Item, view: View, call_ids: Mapping[int, str]) -> Iterator[Entry]:
     """Yield an item's call and result, as its kind shows them."""
     shown = i.kind_of(item).shown
     caller = item if shown.call is not None else view.calls.get(id(item))
@@ -92,11 +98,12 @@ def _tool_entries(item: i.Item, view: View) -> Iterator[Entry]:
     if call is not None and caller is item:
         text_key = TEXT_PROPERTIES.get(call.kind)
         arguments = call.text if text_key is None else wrap_text(call.text, text_key)
-        yield CallEntry(call.name, arguments, _call_id(item))
+        yield CallEntry(call.name, arguments, call_ids[id(item)])
     if shown.result is not None:
         result = shown.result(item, view)
         name = result.name if call is None else call.name
-        yield OutputEntry(name, _call_id(caller or item), _result_parts(result))
+        call_id = call_ids.get(id(caller)) or _call_id(caller or item)
+        yield OutputEntry(name, call_id, _result_parts(result))
 
 
 def _call_of(item: i.Item | None, view: View) -> Call | None:
@@ -178,6 +185,30 @@ def reasoning_text(item: i.Reasoning) -> str:
     return text or "\n\n".join(part.text for part in item.summary or ())
 
 
+def to_object(arguments: str) -> Json:
+    """Return arguments as templates expect them: as an object, which they write out.
+
+    A call may have been cut off, or have been written wrongly. What is no object is under one key.
+
+    >>> to_object('{"city": "Oslo"}'), to_object(""), to_object('{"city": "Oslo')
+    ({'city': 'Oslo'}, {}, {'arguments': '{"city": "Oslo'})
+    """
+    try:
+        value = json.loads(arguments or "null")
+    except (ValueError, RecursionError):
+        return {RAW_ARGUMENTS: arguments}
+    if isinstance(value, dict):
+        return value
+    return {} if value is None else {RAW_ARGUMENTS: value}
+
+
+def to_object_text(arguments: str) -> str:
+    """Return arguments as the JSON text of an object; as they are if they are that."""
+    value = to_object(arguments)
+    is_object = RAW_ARGUMENTS not in value and arguments.lstrip().startswith("{")
+    return arguments if is_object else json.dumps(value, ensure_ascii=False)
+
+
 def parameters_of(tool: ToolSpec) -> Json:
     """Return the schema of the arguments that the model writes."""
     if tool.kind == "custom":
@@ -197,6 +228,26 @@ def function_of(tool: ToolSpec) -> Json:
     }
 
 
+def _unique_call_ids(items: Sequence[i.Item]) -> Mapping[int, str]:
+    """Return an id for each call, by the `id()` of the item: its own unless an earlier call has it.
+
+    Templates and servers find the call of a result by its id.
+    """
+    ids: dict[int, str] = {}
+    used: set[str] = set()
+    counts: Counter[str] = Counter()
+    for item in items:
+        if i.kind_of(item).shown.call is None:
+            continue
+        own_id = call_id = _call_id(item)
+        while call_id in used:
+            counts[own_id] += 1
+            call_id = f"{own_id}_{counts[own_id]}"
+        used.add(call_id)
+        ids[id(item)] = call_id
+    return ids
+
+
 def _call_id(item: i.Item) -> str:
     return str(getattr(item, "call_id", None) or item.id or f"call_{type(item).__name__}")
 
@@ -207,5 +258,5 @@ def _declined_call_entries(
     call_id = str(request.id)
     reason = f": {response.reason}" if response.reason else "."
     name = called_mcp_name(request, view.tools)
-    yield CallEntry(name, request.arguments, call_id)
+    yield CallEntry(name, json_arguments(request.arguments), call_id)
     yield OutputEntry(name, call_id, [("text", f"The user declined this call{reason}")])

@@ -53,14 +53,17 @@ def test_a_call_of_a_known_model_is_read_back(folder: Path) -> None:
     assert not report.is_chosen
 
 
-def test_a_template_that_refuses_instructions_is_checked_without_them(tmp_path: Path) -> None:
+def test_the_check_says_what_a_template_refuses_and_what_is_done_about_it(tmp_path: Path) -> None:
     refusal = "{%- if messages[0].role == 'system' %}{{ raise_exception('No system.') }}{% endif %}"
     file = tmp_path / "chat_template.jinja"
     file.write_text(refusal + TEMPLATE)
     report = check_format(file)
     assert (report.format, report.reads_call) == ("chat:hermes", True)
-    assert report.prompt.startswith('{"type": "function"')
-    assert any("No system." in note for note in report.notes)
+    assert "<|im_start|>user\nAnswer in one sentence." in report.prompt
+    assert report.notes[1] == (
+        "Template: It has no place for instructions, or drops them: a user says them. It says: "
+        "No system."
+    )
 
 
 def test_a_template_is_enough(folder: Path) -> None:
@@ -98,6 +101,15 @@ def test_what_a_template_leaves_out_is_noted(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(silent)
     note = "The template does not show the model the description of a tool."
     assert check_format(folder).notes == [note]
+
+
+def test_a_history_without_its_calls_is_noted_and_mended(folder: Path) -> None:
+    start = TEMPLATE.index("{%- for call in")
+    end = TEMPLATE.index("{%- endfor %}", start) + len("{%- endfor %}")
+    (folder / "chat_template.jinja").write_text(TEMPLATE[:start] + TEMPLATE[end:])
+    report = check_format(folder)
+    assert "Template: It shows no calls: the assistant's text has them." in report.notes
+    assert report.prompt.count("Bonn") == 1
 
 
 def test_what_the_template_can_do_is_listed(folder: Path) -> None:

@@ -66,6 +66,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Play
             yield playing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "style"), OFTEN)
 def test_a_flow_is_the_same_through_a_chat_server(
     play: Mapping[str, Playing], name: str, style: str
@@ -81,6 +82,7 @@ def test_every_flow_is_the_same_through_every_chat_server(
     check_flow(play, name, style)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_however_it_is_asked_for_a_flow_is_the_same_through_a_chat_server(
     play: Mapping[str, Playing], style: str

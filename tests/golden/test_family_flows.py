@@ -75,6 +75,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Play
         yield playing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "family"), PLAYED)
 def test_a_flow_has_the_same_items_in_each_family(
     play: Mapping[str, Playing], name: str, family: str

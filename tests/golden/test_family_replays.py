@@ -48,11 +48,13 @@ def upstreams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str,
             yield playing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", WITH_CALLS)
 def test_a_flow_of_each_family_replays(families: Mapping[str, Playing], family: str) -> None:
     check_replays(families, f"scripted-{family}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_a_flow_through_a_chat_server_replays(upstreams: Mapping[str, Playing], style: str) -> None:
     check_replays(upstreams, model_name(style))

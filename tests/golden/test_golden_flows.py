@@ -438,6 +438,7 @@ def test_a_flow_is_told_as_recorded(
         assert written == golden.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_however_a_flow_is_asked_for_its_items_are_the_same(
     play: Mapping[str, Playing], name: str, model: str

@@ -107,6 +107,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Play
         yield playing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "model", "wire"), OFTEN)
 def test_a_flow_through_a_pool_is_told_as_recorded(
     play: Mapping[str, Playing], name: str, model: str, wire: str

@@ -46,6 +46,7 @@ def bundles_of(play: Mapping[str, flows.Playing], name: str, model: str) -> list
     return [read_bundle(client.get(f"/responses/{id_}/explain").content) for id_ in ids]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), flows.PLAYED)
 def test_a_replayed_flow_shows_no_difference(
     play: Mapping[str, flows.Playing], name: str, model: str

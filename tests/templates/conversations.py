@@ -204,3 +204,15 @@ def shows_calls(conversation: Conversation, prompt: str) -> bool:
         for call in step.calls
         for text in (call.tool.name, str(call.arguments["city"]), call.result)
     )
+
+
+def shows_all(conversation: Conversation, prompt: str | None) -> bool:
+    """Whether the prompt shows the instructions, and every text, call and result."""
+    texts = [conversation.instructions]
+    for step in conversation.steps:
+        texts.append(step.text)
+        if isinstance(step, Assistant):
+            texts += [str(call.arguments["city"]) for call in step.calls]
+            texts += [call.result for call in step.calls]
+    is_shown = prompt is not None and all(text in prompt for text in texts)
+    return is_shown and shows_calls(conversation, str(prompt))

@@ -99,6 +99,7 @@ TEMPLATES_OF: Mapping[str, tuple[str, ...]] = {
         "examples/tool_chat_template_mistral3",
         "examples/tool_chat_template_mistral_parallel",
     ),
+    "muse_glimmer": ("templates/muse-glimmer", "examples/tool_chat_template_muse_glimmer"),
     "nemotron": ("templates/NVIDIA-Nemotron-Nano-v2",),
     "phi4_mini": ("examples/tool_chat_template_phi4_mini",),
     "pythonic": (
@@ -135,10 +136,8 @@ WITHOUT_CALLS: Mapping[str, tuple[str, ...]] = {
     "plain": (
         "templates/google-gemma-2-2b-it",
         "templates/microsoft-Phi-3.5-mini-instruct",
-        # These three write calls after a name in the header of a message, which no family reads.
+        # It writes calls after a name in the header of a message, which no family reads.
         "templates/meetkai-functionary-medium-v3.2",
-        "templates/muse-glimmer",
-        "examples/tool_chat_template_muse_glimmer",
         "examples/template_alpaca",
         "examples/template_chatglm",
         "examples/template_chatglm2",
@@ -158,9 +157,7 @@ WITHOUT_CALLS: Mapping[str, tuple[str, ...]] = {
 """Family → templates of models that cannot call tools, or not in a way that is known."""
 
 UNUSABLE: Mapping[str, str] = {
-    # These three change a list or a generator, which transformers does not allow either.
-    "templates/Kimi-K2-Instruct": "access to attribute 'append' of 'list' object is unsafe",
-    "templates/Kimi-K2-Thinking": "access to attribute 'append' of 'list' object is unsafe",
+    # It changes a generator, which transformers does not allow either.
     "templates/llama-cpp-deepseek-r1": "Object of type generator is not JSON serializable",
     # Its tools are in a variable of its own.
     "templates/fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined",
@@ -177,6 +174,13 @@ WITH_CALLS = (
     "reasoning before a call",
 )
 
+OLD_MISTRAL = (
+    "templates/mistralai-Mistral-Nemo-Instruct-2407",
+    "examples/tool_chat_template_mistral",
+    "examples/tool_chat_template_mistral_parallel",
+)
+"""They drop instructions after a tool's result."""
+
 DIFFERENCES: Mapping[tuple[str, str], str] = {
     (template, conversation): why
     for template, why in (
@@ -184,5 +188,15 @@ DIFFERENCES: Mapping[tuple[str, str], str] = {
         ("templates/moonshotai-Kimi-K2", ID_SAYS_NAME),
     )
     for conversation in WITH_CALLS
+} | {
+    (template, "instructions and several turns"): "It writes them to the last user, if anywhere."
+    for template in OLD_MISTRAL
 }
 """Template and conversation → why the prompt is not the one of transformers."""
+
+FITTED_FOR_OTHERS = frozenset(
+    (template, conversation)
+    for template in OLD_MISTRAL
+    for conversation in ("instructions and several turns", "tools that may be called")
+)
+"""Template and conversation that it takes as they are, fitted as others lose texts."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.detection import Detection, detect
 from antiphon.adapters.formats.chat_template.effort import EFFORTS
-from antiphon.adapters.formats.chat_template.families import FAMILIES
+from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
+from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.format_check import check_format, stand_in_tokenizer
+from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.requests.request import Effort
 
@@ -29,12 +31,13 @@ from .conversations import (
     STYLES,
     Conversation,
     messages_of,
+    shows_all,
     shows_calls,
     tools_of,
     turn_of,
 )
 from .sources import find_templates
-from .table import DIFFERENCES, TEMPLATES_OF, UNUSABLE, WITHOUT_CALLS
+from .table import DIFFERENCES, FITTED_FOR_OTHERS, TEMPLATES_OF, UNUSABLE, WITHOUT_CALLS
 
 pytestmark = pytest.mark.templates
 
@@ -86,7 +89,10 @@ def test_the_check_reads_a_call_back_or_says_why_not(name: str) -> None:
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.name)
 def test_a_prompt_is_the_one_of_transformers(name: str, conversation: Conversation) -> None:
     expected, written = render_with_transformers(name, conversation), render(name, conversation)
-    if (name, conversation.name) in DIFFERENCES:
+    if fittings_of(name, conversation) and (name, conversation.name) not in FITTED_FOR_OTHERS:
+        assert not shows_all(conversation, expected), "it needed no fitting"
+        assert shows_all(conversation, written), written
+    elif (name, conversation.name) in DIFFERENCES:
         assert written != expected, "there is no difference any more"
     else:
         assert without_time(written) == without_time(expected)
@@ -107,14 +113,34 @@ def without_time(prompt: str | None) -> str | None:
 
 def render(name: str, conversation: Conversation, effort: Effort | None = None) -> str | None:
     """Return the prompt, None if the template refuses the conversation."""
-    family = FAMILIES.get(detect_family(name).family, FAMILIES["plain"])
-    tokenizer = stand_in_tokenizer(family)
+    prompt = prompt_of(name, replace(turn_of(conversation), effort=effort))
+    return prompt and tokenizer_of(name).decode(prompt.token_ids)
+
+
+def fittings_of(name: str, conversation: Conversation) -> Sequence[str]:
+    prompt = prompt_of(name, turn_of(conversation))
+    return () if prompt is None else prompt.fittings
+
+
+def prompt_of(name: str, turn: Turn) -> Prompt | None:
     try:
-        renderer = TemplateRenderer(load(name), tokenizer, family)
-        prompt = asyncio.run(renderer.render(replace(turn_of(conversation), effort=effort)))
+        return asyncio.run(renderer_of(name).render(turn))
     except RequestError:
         return None
-    return tokenizer.decode(prompt.token_ids)
+
+
+@cache
+def tokenizer_of(name: str) -> Tokenizer:
+    return stand_in_tokenizer(family_of(name))
+
+
+@cache
+def renderer_of(name: str) -> TemplateRenderer:
+    return TemplateRenderer(load(name), tokenizer_of(name), family_of(name))
+
+
+def family_of(name: str) -> Family:
+    return FAMILIES.get(detect_family(name).family, FAMILIES["plain"])
 
 
 def render_with_transformers(name: str, conversation: Conversation) -> str | None:

@@ -22,9 +22,15 @@ from antiphon.adapters.formats.chat_template.gemma_style import (
     gemma_tag,
     write_gemma,
 )
-from antiphon.adapters.formats.ebnf import JSON_INPUT, PYTHON_INPUT, InputStyle, input_grammar
+from antiphon.adapters.formats.ebnf import (
+    JSON_INPUT,
+    PYTHON_INPUT,
+    enforced_parameters,
+    input_grammar,
+)
 from antiphon.adapters.formats.structural_tag import const_string, grammar_tag, one_of, sequence
-from antiphon.adapters.formats.transcript import parameters_of
+from antiphon.domain.grammars import read
+from antiphon.domain.grammars.ebnf import InputStyle, write_expression
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.custom import INPUT
 from antiphon.domain.tools import ToolSpec
@@ -55,7 +61,9 @@ class ArgumentStyle(Struct, frozen=True):
     def tag(self, tool: ToolSpec) -> Json:
         """Return the tag of the tool's grammar or, if it has none, of its schema."""
         ebnf = input_grammar(tool, self.input)
-        return self.schema_tag(parameters_of(tool)) if ebnf is None else grammar_tag(ebnf)
+        if ebnf is not None:
+            return grammar_tag(ebnf)
+        return self.schema_tag(enforced_parameters(tool))
 
 
 # --- which texts are allowed ----------------------------------------------------------------------
@@ -63,16 +71,17 @@ class ArgumentStyle(Struct, frozen=True):
 
 def json_tag(schema: Json) -> Json:
     """Return the tag of JSON of this schema."""
-    return {
-        "type": "json_schema",
-        "json_schema": schema,
-        "style": "json",
-        "max_whitespace_cnt": MAX_WHITESPACE,
-    }
+    return _xgrammar_tag("json", schema)
 
 
 def _xgrammar_tag(style: str, schema: Json) -> Json:
-    return {"type": "json_schema", "json_schema": schema, "style": style}
+    """Return the tag of one of xgrammar's styles, with a little whitespace where it allows any."""
+    return {
+        "type": "json_schema",
+        "json_schema": schema,
+        "style": style,
+        "max_whitespace_cnt": MAX_WHITESPACE,
+    }
 
 
 def _python_tag(schema: Json) -> Json:
@@ -128,6 +137,8 @@ def _value_tag(form: TagText, schema: Json) -> Json:
         return one_of([const_string(write_plain(value)) for value in values])
     if not _allows_text(schema):
         return json_tag(schema)
+    if isinstance(schema.get("pattern"), str):
+        return _pattern_tag(form, schema["pattern"])
     if not form.is_xml:
         return _ANY_TEXT
     cdata = {"type": "tag", "begin": "<![CDATA[", "content": _ANY_TEXT, "end": "]]>"}
@@ -135,6 +146,15 @@ def _value_tag(form: TagText, schema: Json) -> Json:
 
 
 _ANY_TEXT: Json = {"type": "any_text"}
+
+
+def _pattern_tag(form: TagText, pattern: str) -> Json:
+    """Return the tag of the texts in which a pattern is found, without what might end them."""
+    style = InputStyle(prefix="", suffix="", excludes="<&\n" if form.is_xml else form.end[0])
+    grammar = read("pattern", pattern)
+    if grammar is None:
+        return _ANY_TEXT
+    return {"type": "regex", "pattern": write_expression(grammar, style)}
 
 
 def _allows_text(schema: Json) -> bool:
@@ -150,13 +170,8 @@ def _allows_text(schema: Json) -> bool:
     return "properties" not in schema and "items" not in schema
 
 
-def _spaced_xgrammar_tag(style: str, schema: Json) -> Json:
-    """Return the tag of a style that allows any whitespace between its tags; here, a little."""
-    return {**_xgrammar_tag(style, schema), "max_whitespace_cnt": MAX_WHITESPACE}
-
-
 def _nested_tag(schema: Json) -> Json:
-    return _spaced_xgrammar_tag("minimax_m3_xml", _with_types(schema))
+    return _xgrammar_tag("minimax_m3_xml", _with_types(schema))
 
 
 def _with_types(schema: Any, *, is_map: bool = False) -> Any:
@@ -296,7 +311,7 @@ def _input_in_tags(form: TagText) -> InputStyle:
 def _tag_style(form: TagText, xgrammar_style: str = "") -> ArgumentStyle:
     """Return the style of tags, bound by xgrammar's own style if it has one for them."""
     if xgrammar_style:
-        schema_tag = partial(_spaced_xgrammar_tag, xgrammar_style)
+        schema_tag = partial(_xgrammar_tag, xgrammar_style)
     else:
         schema_tag = partial(_tags_tag, form)
     writer = _write_typed_tags if "{is_text}" in form.begin else _write_tags
@@ -342,6 +357,7 @@ STYLES: Mapping[str, ArgumentStyle] = {
         )
     ),
     "step3_xml": _tag_style(TagText('<steptml:parameter name="{key}">', "</steptml:parameter>\n")),
+    "atem_xml": _tag_style(TagText('<atem:parameter name="{key}">', "</atem:parameter>\n")),
     "minicpm_xml": _tag_style(TagText('<param name="{key}">', "</param>", is_xml=True)),
     "kimi_k3": ArgumentStyle(
         partial(_xgrammar_tag, "kimi_k3_xml"),

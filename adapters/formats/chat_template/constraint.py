@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from antiphon.adapters.formats.chat_template.argument_styles import find_style, json_tag
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
-from antiphon.adapters.formats.ebnf import constrains_arguments
+from antiphon.adapters.formats.ebnf import constrains_arguments, enforced_format
 from antiphon.adapters.formats.structural_tag import (
     const_string,
     one_of,
@@ -58,8 +58,7 @@ def constraint(family: Family, turn: Turn, *, inside_reasoning: bool) -> Constra
 def _schema_of_text(turn: Turn) -> Json | None:
     match turn.text.format.get("type"):
         case "json_schema":
-            schema = turn.text.format.get("schema")
-            return schema if isinstance(schema, dict) else ANY_OBJECT
+            return enforced_format(turn.text.format)
         case "json_object":
             return ANY_OBJECT
     return None
@@ -86,7 +85,7 @@ def _inside_text(family: Family, tag: Json) -> Json:
     if family.text is None:
         return tag
     begin, end = family.text
-    return sequence(_optional(const_string(begin)), tag, const_string(end))
+    return sequence(_optional(const_string(family.header_space + begin)), tag, const_string(end))
 
 
 def _after_text(family: Family, tag: Json) -> Json:
@@ -94,7 +93,7 @@ def _after_text(family: Family, tag: Json) -> Json:
     if family.text is None:
         return tag
     begin, end = family.text
-    empty = sequence(_optional(const_string(begin)), const_string(end))
+    empty = sequence(_optional(const_string(family.header_space + begin)), const_string(end))
     return sequence(_optional(empty), tag)
 
 
@@ -106,11 +105,12 @@ def _reasoning_block(family: Family, inside: bool) -> Json:
     tags: list[Json] = [
         {
             "type": "tag",
-            "begin": "" if inside else f"{begin}{family.think_label}",
+            "begin": "" if inside else f"{space}{begin}{family.think_label}",
             "content": _ANY_TEXT,
             "end": end,
         }
         for begin, end in family.thinks
+        for space in sorted({"", family.header_space})
     ]
     start = [_optional(const_string(family.message_start))] if family.message_start else []
     block = sequence(one_of(tags), {"type": "regex", "pattern": r"\n{0,2}"}, *start)
@@ -146,7 +146,9 @@ def _text_with_calls_tag(family: Family, turn: Turn, tools: Sequence[ToolSpec]) 
     region = _calls_tag(family, turn, tools)
     tag: Json = {
         "type": "triggered_tags",
-        "triggers": [form.trigger],
+        "triggers": [form.trigger.replace("{name}", tool.name) for tool in tools]
+        if "{name}" in form.trigger
+        else [form.trigger],
         "tags": [region] if form.open else region["tags"],
         "stop_after_first": not turn.parallel_tool_calls,
     }

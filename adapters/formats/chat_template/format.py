@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.detection import HARMONY, detect, has_calls, log
@@ -42,6 +45,9 @@ NO_CALLS = (
 PROMPT_TAIL_TOKENS = 16
 """How many tokens at the end of a prompt are searched for the marker that opens reasoning."""
 
+MAX_CACHED_TAILS = 64
+"""Lists of labels, each after one end of a prompt: a model has few of both."""
+
 
 class ChatTemplateFormat(Format):
     """The format of a family of models with chat templates."""
@@ -62,9 +68,10 @@ class ChatTemplateFormat(Format):
         self.stop_token_ids: Sequence[int] = tuple(stop_token_ids)
         self.name = f"chat:{name}"
         self._family = family
+        self._reasoning_openings = family.reasoning_openings
         self._tokenizer = tokenizer
         self._renderer = renderer
-        self._reasoning_openings = family.reasoning_openings
+        self._find_first_tokens = lru_cache(MAX_CACHED_TAILS)(self._first_tokens_after)
 
     @property
     def family(self) -> Family:
@@ -78,7 +85,8 @@ class ChatTemplateFormat(Format):
     async def render(self, turn: Turn) -> Prompt:
         if turn.tools and not has_calls(self._family) and callable_tools(turn):
             raise RequestError(NO_CALLS.format(name=self.name), param="tools")
-        return await self._renderer.render(turn)
+        prompt = await self._renderer.render(turn)
+        return self._begin_answer(prompt) if turn.begins_answer else prompt
 
     def make_parser(self, turn: Turn, prompt: Prompt) -> Parser:
         return ChatTemplateParser(
@@ -105,10 +113,16 @@ class ChatTemplateFormat(Format):
             has_reasoning=parser.reasoning_tokens > 0,
         )
 
-    def constraint(self, turn: Turn) -> Constraint | None:
+    def constraint(self, turn: Turn, prompt: Prompt) -> Constraint | None:
         if not turn.tools and turn.text.format.get("type") == "text":
             return None
-        return constraint(self._family, turn, inside_reasoning=self._renderer.opens_reasoning(turn))
+        return constraint(self._family, turn, inside_reasoning=self._ends_in_reasoning(prompt))
+
+    def first_tokens(self, prompt: Prompt, texts: Sequence[str]) -> Sequence[int | None]:
+        return self._find_first_tokens(self._plain_tail(prompt), tuple(texts))
+
+    def encode(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode_prompt(text)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids)
@@ -121,8 +135,51 @@ class ChatTemplateFormat(Format):
     def _ends_in_reasoning(self, prompt: Prompt) -> bool:
         if self._family.think is None:
             return False
-        tail = self._tokenizer.decode(prompt.token_ids[-PROMPT_TAIL_TOKENS:])
-        return tail.rstrip().endswith(self._reasoning_openings)
+        tail = self._tail(prompt)
+        # The marker of visible text may end as one that opens reasoning does.
+        return tail.endswith(self._reasoning_openings) and not self._has_begun_text(tail)
+
+    def _has_begun_text(self, tail: str) -> bool:
+        return self._family.text is not None and tail.endswith(self._family.text[0])
+
+    def _tail(self, prompt: Prompt) -> str:
+        return self._tokenizer.decode(prompt.token_ids[-PROMPT_TAIL_TOKENS:]).rstrip()
+
+    def _begin_answer(self, prompt: Prompt) -> Prompt:
+        """Return the prompt after reasoning that it has opened, and before visible text."""
+        family, tail = self._family, self._tail(prompt)
+        if self._has_begun_text(tail):
+            return prompt
+        ends = (end for begin, end in family.thinks if tail.endswith(family.openings_of(begin)))
+        opening = next(ends, "")
+        if opening:
+            opening += family.message_start or "\n\n"
+        if family.text is not None:
+            opening += family.header_space + family.text[0]
+        if not opening:
+            return prompt
+        ids = self._tokenizer.encode(opening, special=True)
+        return replace(prompt, token_ids=[*prompt.token_ids, *ids])
+
+    def _plain_tail(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens at the end of the prompt that a text may join: those of text."""
+        tail = tuple(prompt.token_ids[-PROMPT_TAIL_TOKENS:])
+        added = self._added_ids
+        after = [place + 1 for place, token in enumerate(tail) if token in added]
+        return tail[after[-1] :] if after else tail
+
+    @cached_property
+    def _added_ids(self) -> frozenset[int | None]:
+        return frozenset(map(self._tokenizer.token_id, self._tokenizer.added_tokens()))
+
+    def _first_tokens_after(
+        self, tail: tuple[int, ...], texts: tuple[str, ...]
+    ) -> Sequence[int | None]:
+        # With what is before it: many tokenizers write the start of a text in another way.
+        before = self._tokenizer.decode(tail)
+        start = self._tokenizer.encode(before, special=True) if before else []
+        found = (self._tokenizer.encode(before + text, special=True) for text in texts)
+        return [ids[-1] if ids and ids[:-1] == start else None for ids in found]
 
 
 def load(

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from antiphon.adapters.formats.ebnf import InputStyle
 from antiphon.adapters.formats.structural_tag import grammar_tag
+from antiphon.domain.grammars.ebnf import InputStyle
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.custom import INPUT
 

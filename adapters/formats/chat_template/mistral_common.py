@@ -14,9 +14,13 @@ from typing import Any
 
 from antiphon.adapters.extras import install_command
 from antiphon.adapters.formats.chat_template.renderer import ChatRenderer, chat_messages
-from antiphon.adapters.formats.chat_template.template_capabilities import TemplateCapabilities
+from antiphon.adapters.formats.chat_template.template_capabilities import (
+    TemplateCapabilities,
+    with_fitting_call,
+)
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
+from antiphon.adapters.formats.role_rules import find_fittings
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.transcript import chat_turn_cache, function_of, transcript
 from antiphon.application.ports import Prompt, Turn
@@ -96,36 +100,43 @@ class MistralRenderer(ChatRenderer):
         self._thinks = tokenizer.token_id("[THINK]") is not None
         self.turn_cache = chat_turn_cache()
         self._writers = FairQueue(MAX_THREADS)
-
-    def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - no prompt does
-        return False
+        self.fittings = find_fittings(self._render_sample)
 
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or has_large_tools(turn):
             async with self._writers.slot(turn.tenant):
-                token_ids = await compute_in_thread(self._encode, turn)
+                token_ids, fittings = await compute_in_thread(self._write, turn)
         else:
-            token_ids = self._encode(turn)
+            token_ids, fittings = self._write(turn)
         check_length(len(token_ids), turn.max_prompt_tokens)
         _, items = leading_instructions(turn.items)
         digests = self.turn_cache.prefix_digests(
             turn.cache_salt, list(transcript(items, turn.tools))
         )
-        return Prompt(token_ids=token_ids, prefix_digest=digests[-1])
+        return Prompt(token_ids=token_ids, fittings=fittings, prefix_digest=digests[-1])
 
-    def _encode(self, turn: Turn) -> list[int]:
-        """Return the prompt's tokens. Raises: RequestError where the library refuses the turn."""
+    def _render_sample(self, messages: Sequence[Json], tools: Sequence[Json]) -> str:
+        fitted = [with_fitting_call(message, ARGUMENTS_AS_TEXT) for message in messages]
+        return self._tokenizer.decode(self._encode(fitted, tools))
+
+    def _write(self, turn: Turn) -> tuple[list[int], Sequence[str]]:
+        """Return the prompt's tokens, and the names of what changed the conversation.
+
+        Raises: RequestError where the library refuses the turn.
+        """
+        messages, fittings = self.fittings.apply(
+            chat_messages(turn, call_id_length=CALL_ID_LENGTH, capabilities=ARGUMENTS_AS_TEXT)
+        )
+        return self._encode(messages, [function_of(tool) for tool in prompt_tools(turn)]), fittings
+
+    def _encode(self, messages: Sequence[Json], tools: Sequence[Json]) -> list[int]:
         from mistral_common.exceptions import MistralCommonException
         from mistral_common.protocol.instruct.request import ChatCompletionRequest
         from pydantic import ValidationError
 
-        messages = chat_messages(
-            turn, call_id_length=CALL_ID_LENGTH, capabilities=ARGUMENTS_AS_TEXT
-        )
-        tools = [function_of(tool) for tool in prompt_tools(turn)]
         try:
             request = ChatCompletionRequest.from_openai(
-                messages=[self._fit(message) for message in messages], tools=tools or None
+                messages=[self._fit(message) for message in messages], tools=list(tools) or None
             )
             return list(self._tokenizer.mistral.encode_chat_completion(request).tokens)
         except (MistralCommonException, ValidationError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from array import array
 from collections import deque
@@ -12,9 +11,11 @@ from sys import getsizeof
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.call_ids import CallIds
+from antiphon.adapters.formats.chat_template.call_writer import write_calls
 from antiphon.adapters.formats.chat_template.effort import EffortOptions
 from antiphon.adapters.formats.chat_template.families import Family
 from antiphon.adapters.formats.chat_template.marker_cutter import (
@@ -39,9 +40,12 @@ from antiphon.adapters.formats.chat_template.template_capabilities import (
     detect_capabilities,
     text_part,
     with_content_parts,
+    with_fitting_call,
 )
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
+from antiphon.adapters.formats.fitting import ALL_CALLS, Fittings, write_as_json
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
+from antiphon.adapters.formats.role_rules import find_fittings
 from antiphon.adapters.formats.token_cache import TokenCache
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.transcript import (
@@ -54,6 +58,8 @@ from antiphon.adapters.formats.transcript import (
     chat_turn_cache,
     function_of,
     joined_text,
+    to_object,
+    to_object_text,
     to_parts,
     transcript,
 )
@@ -95,6 +101,8 @@ class ChatRenderer(Protocol):
     """Makes prompts: conversation → tokens. It repeats the turns that `turn_cache` holds."""
 
     turn_cache: TurnCache[Entry]
+    fittings: Fittings
+    """What is changed in conversations that break rules of the template."""
 
     @property
     def reads_images(self) -> bool:
@@ -102,9 +110,6 @@ class ChatRenderer(Protocol):
 
     async def render(self, turn: Turn) -> Prompt:
         """Return the prompt. Raises: RequestError for content that this model cannot read."""
-
-    def opens_reasoning(self, turn: Turn) -> bool:
-        """Whether the turn's prompt ends inside reasoning."""
 
 
 class TemplateRenderer(ChatRenderer):
@@ -114,7 +119,6 @@ class TemplateRenderer(ChatRenderer):
         self._template = template
         self._encoder = PartEncoder(tokenizer)
         self._family = family
-        self._opens_reasoning: LruCache[bool] = LruCache(MAX_CACHED_OPTIONS_BYTES)
         self._capabilities = detect_capabilities(template)
         self._effort_options = EffortOptions(template)
         self._cutter = MarkerCutter(markers_of(tokenizer, family, template.source))
@@ -122,6 +126,7 @@ class TemplateRenderer(ChatRenderer):
         self._tools: LruCache[Sequence[Json]] = LruCache(MAX_CACHED_TOOLS_BYTES)
         self.turn_cache = chat_turn_cache()
         self._splice_points: LruCache[SplicePoints] = LruCache(MAX_CACHED_OPTIONS_BYTES)
+        self.fittings = find_fittings(self._render_sample, write_call=self._write_call)
         self._writers = FairQueue(MAX_THREADS)
         self._encoders = FairQueue(MAX_THREADS)
 
@@ -132,31 +137,35 @@ class TemplateRenderer(ChatRenderer):
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or has_large_tools(turn):
             async with self._writers.slot(turn.tenant):
-                pieces, image_urls, digest = await compute_in_thread(self._write, turn)
+                written, digest = await compute_in_thread(self._write, turn)
         else:
-            pieces, image_urls, digest = self._write(turn)
-        ids = await self._encode(pieces, turn)
-        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digest)
+            written, digest = self._write(turn)
+        return Prompt(
+            token_ids=await self._encode(written.pieces, turn),
+            image_urls=written.image_urls,
+            fittings=written.fittings,
+            prefix_digest=digest,
+        )
 
-    def _write(self, turn: Turn) -> tuple[list[str | Sequence[int]], list[str], bytes]:
-        """Return the prompt as texts and tokens, its images, and the conversation's digest."""
+    def _write(self, turn: Turn) -> tuple[_Written, bytes]:
+        """Return the prompt and the conversation's digest."""
         entries = _entries(turn)
         digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
         grouped = list(self.turn_cache.group_turns(entries, digests))
         splice_points = self._splice_points_for(self._options_of(turn))
-        pieces, image_urls = self._render_pieces(turn, grouped, splice_points)
-        if pieces is None:
-            pieces, image_urls = self._render_pieces(turn, grouped, {})
-        assert pieces is not None, "there is nothing to splice"
-        return pieces, image_urls, digests[-1]
+        written = self._render_pieces(turn, grouped, splice_points)
+        if written is None:
+            written = self._render_pieces(turn, grouped, {})
+        assert written is not None, "there is nothing to splice"
+        return written, digests[-1]
 
     def _render_pieces(
         self,
         turn: Turn,
         entries: Sequence[Entry | CachedTurn[Entry]],
         splice_points: SplicePoints,
-    ) -> tuple[list[str | Sequence[int]] | None, list[str]]:
-        """Return the prompt as texts and tokens, or None if it cannot be cut; and its images."""
+    ) -> _Written | None:
+        """Return the prompt, or None if it cannot be cut."""
         conversation = _ChatMessages(
             turn.previous_messages,
             CallIds(self._family.call_id_length, self._family.call_id_form),
@@ -165,12 +174,14 @@ class TemplateRenderer(ChatRenderer):
         conversation.add_turn(
             turn, [_without_tokens_unless_spliceable(entry, splice_points) for entry in entries]
         )
-        messages = self._fit_content(conversation.messages)
-        text = self._render(messages, self._cut_tools(turn), self._options_of(turn))
+        messages, fittings = self.fittings.apply(conversation.messages)
+        text = self._render(
+            self._fit_content(messages), self._cut_tools(turn), self._options_of(turn)
+        )
         pieces = splice_turns(
             text, conversation.spliced_turns, splice_points, self._family.end_markers
         )
-        return pieces, conversation.image_urls
+        return None if pieces is None else _Written(pieces, conversation.image_urls, fittings)
 
     def _cut_tools(self, turn: Turn) -> Sequence[Json]:
         """Return the tools for the template, with a cut in each marker that they spell.
@@ -217,7 +228,9 @@ class TemplateRenderer(ChatRenderer):
 
     def _find_splice_points(self, options: Mapping[str, Any]) -> SplicePoints:
         def render(messages: Sequence[Json]) -> str:
-            return self._render(self._fit_content(messages), [], options)
+            # In some samples, a result has the id of another call.
+            fitted, _ = self.fittings.of_roles.apply(messages)
+            return self._render(self._fit_content(fitted), [], options)
 
         def make_message(placeholder: str, call_id: str | None) -> Json:
             arguments = {} if self._capabilities.object_arguments else "{}"
@@ -230,30 +243,20 @@ class TemplateRenderer(ChatRenderer):
 
         return find_splice_points(render, make_message, self._family.end_markers)
 
+    def _render_sample(self, messages: Sequence[Json], tools: Sequence[Json]) -> str:
+        fitted = [with_fitting_call(message, self._capabilities) for message in messages]
+        return self._render(self._fit_content(fitted), tools, {})
+
+    def _write_call(self, name: str, arguments: Any) -> str:
+        if isinstance(arguments, str):
+            arguments = to_object(arguments)
+        form = self._family.call_form
+        return write_calls(form, [(name, arguments)]) if form else write_as_json(name, arguments)
+
     def _fit_content(self, messages: Sequence[Json]) -> Sequence[Json]:
         if self._capabilities.text_content:
             return messages
         return [with_content_parts(message) for message in messages]
-
-    def opens_reasoning(self, turn: Turn) -> bool:
-        if self._family.think is None:
-            return False
-        options = self._options_of(turn)
-        key = _key_of(options)
-        if key is None:
-            return self._probe_reasoning(options)
-        opens = self._opens_reasoning.get(key)
-        if opens is None:
-            opens = self._probe_reasoning(options)
-            self._opens_reasoning.put(key, opens, 0)
-        return opens
-
-    def _probe_reasoning(self, options: Mapping[str, Any]) -> bool:
-        try:
-            text = self._render([{"role": "user", "content": "?"}], [], options)
-        except RequestError:
-            return False
-        return self._family.opens_reasoning(text)
 
     async def _encode(self, pieces: Sequence[str | Sequence[int]], turn: Turn) -> list[int]:
         cache = TokenCache(turn.cache_salt, self._tokens)
@@ -283,6 +286,14 @@ class TemplateRenderer(ChatRenderer):
                 ids += await compute_in_thread(self._encoder.encode_batch, batch)
             check_length(tokens_before + len(ids), turn.max_prompt_tokens)
         return ids
+
+
+class _Written(Struct, frozen=True):
+    """A prompt as texts and tokens, its images, and the names of what changed its conversation."""
+
+    pieces: list[str | Sequence[int]]
+    image_urls: Sequence[str]
+    fittings: Sequence[str]
 
 
 @contextmanager
@@ -404,18 +415,19 @@ class _ChatMessages:
         assert turn.token_ids is not None
         self._flush_tool_images()
         self._open_message = None
-        call_ids = self._call_ids.add(_calls_of(turn))
+        calls = _calls_of(turn)
+        call_ids = self._call_ids.add(calls)
         after_tool = bool(self.messages) and self.messages[-1].get("role") == "tool"
         # It cannot be guessed, so no text of a conversation can pass for a placeholder.
         placeholder = f"{PLACEHOLDER_PREFIX}{len(self.spliced_turns)}x"
-        self.messages.append(
-            placeholder_message(
-                placeholder,
-                no_content=self._capabilities.no_content,
-                arguments=self._fit_arguments("{}"),
-                call_id=call_ids[0] if call_ids else None,
-            )
+        message = placeholder_message(
+            placeholder,
+            no_content=self._capabilities.no_content,
+            arguments=self._fit_arguments("{}"),
+            call_id=call_ids[0] if call_ids else None,
         )
+        names = [call.name for call in calls]
+        self.messages.append(message | {ALL_CALLS: dict(zip(call_ids, names, strict=True))})
         shape = TurnShape(bool(call_ids), after_tool)
         self.spliced_turns.append(SplicedTurn(placeholder, shape, turn.token_ids))
 
@@ -513,11 +525,4 @@ class _ChatMessages:
         return self._open_message
 
     def _fit_arguments(self, text: str) -> Any:
-        """Return arguments as most templates expect them: as an object, which they write out."""
-        if not self._capabilities.object_arguments:
-            return text
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        return value if isinstance(value, dict) else text
+        return to_object(text) if self._capabilities.object_arguments else to_object_text(text)

@@ -20,6 +20,7 @@ from antiphon.domain.json import Json
 
 DEFAULT_TEMPLATE, TOOL_TEMPLATE = "default", "tool_use"
 NAME_A_TEMPLATE = "Name one with --chat-template FILE."
+REFUSED = "The model's chat template cannot render this conversation: "
 TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -103,7 +104,7 @@ class ChatTemplate:
             return self._templates[name].render(variables)
         except Exception as error:  # a template is a program and can fail in any way
             raise RequestError(
-                f"The model's chat template cannot render this conversation: {error}",
+                f"{REFUSED}{error}",
                 param="input",
             ) from error
 

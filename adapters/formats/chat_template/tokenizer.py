@@ -23,6 +23,10 @@ class Tokenizer(Protocol):
         """
         return [self.encode(text, special=True) for text in texts]
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Return the tokens of a text that is a whole prompt: by default, nothing begins it."""
+        return self.encode(text, special=True)
+
     @property
     def encodes_without_lock(self) -> bool:
         return False
@@ -72,6 +76,9 @@ class FolderTokenizer(Tokenizer):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         return _encode_without_lock(self._tokenizer, texts)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        return _without_second_start(self._tokenizer.encode(text).ids, self, text)
+
     encodes_without_lock = True
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -103,6 +110,9 @@ class HfTokenizer(Tokenizer):
             return super().encode_all(texts)
         return _encode_without_lock(self._fast_tokenizer, texts)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        return _without_second_start(list(self._tokenizer.encode(text)), self, text)
+
     @property
     def encodes_without_lock(self) -> bool:
         return self._fast_tokenizer is not None
@@ -116,6 +126,13 @@ class HfTokenizer(Tokenizer):
 
     def added_tokens(self) -> Mapping[str, bool]:
         return _special_by_text(getattr(self._tokenizer, "added_tokens_decoder", {}))
+
+
+def _without_second_start(ids: list[int], tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens without the one that begins all texts, if the text has it already."""
+    if len(ids) < 2 or ids[0] != ids[1]:
+        return ids
+    return ids[1:] if ids[1:] == tokenizer.encode(text, special=True) else ids
 
 
 def _encode_without_lock(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony import messages
 from antiphon.adapters.formats.harmony.constraint import constraint
@@ -52,7 +54,11 @@ class HarmonyFormat(Format):
                 today=self._today,
                 image_tokens=self._image_tokens,
             )
-        return await self._renderer.render(turn)
+        prompt = await self._renderer.render(turn)
+        if not turn.begins_answer:
+            return prompt
+        final = [h.CHANNEL, *h.load_encoding().encode_fixed("final"), h.MESSAGE]
+        return replace(prompt, token_ids=[*prompt.token_ids, *final])
 
     def make_parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
         return HarmonyParser(h.load_encoding(), turn)
@@ -69,8 +75,15 @@ class HarmonyFormat(Format):
         if self._renderer is not None:
             self._renderer.remember(turn, prompt, token_ids=token_ids, parser=parser, items=items)
 
-    def constraint(self, turn: Turn) -> Constraint | None:
+    def constraint(self, turn: Turn, prompt: Prompt) -> Constraint | None:  # noqa: ARG002
         return constraint(turn)
+
+    def first_tokens(self, prompt: Prompt, texts: Sequence[str]) -> Sequence[int | None]:  # noqa: ARG002
+        encoded = map(h.load_encoding().encode_fixed, texts)
+        return [ids[0] if len(ids) == 1 else None for ids in encoded]
+
+    def encode(self, text: str) -> Sequence[int]:
+        return h.load_encoding().encode_markup(text)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return h.load_encoding().text(token_ids)

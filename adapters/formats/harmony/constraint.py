@@ -16,7 +16,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.adapters.formats.ebnf import constrains_arguments, input_grammar
+from antiphon.adapters.formats.ebnf import (
+    constrains_arguments,
+    enforced_format,
+    enforced_parameters,
+    input_grammar,
+)
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.tools import (
@@ -93,7 +98,7 @@ def _answer_schema(turn: Turn) -> Tag | None:
     text_format = turn.text.format
     match text_format.get("type"):
         case "json_schema":
-            return _json_tag(text_format.get("schema") or {"type": "object"})
+            return _json_tag(enforced_format(text_format))
         case "json_object":
             return _json_tag({"type": "object"})
     return None
@@ -153,7 +158,7 @@ def _arguments_tag(tool: ToolSpec, *, is_required: bool) -> Tag:
     # is optional, this must not fail the request.
     if tool.parameters is None or not (tool.strict or is_required):
         return _json_tag({"type": "object"})
-    return _json_tag(tool.parameters)
+    return _json_tag(enforced_parameters(tool))
 
 
 def _json_type_tags() -> list[Tag]:

@@ -110,7 +110,11 @@ class Encoding:
 
     def encode_markup(self, text: str) -> list[int]:
         """Return the tokens of `text`; the text of a special token becomes that token."""
-        return list(self._library.encode(text, allowed_special="all"))
+        return [
+            token
+            for part in split_long_runs(text)
+            for token in self._library.encode(part, allowed_special="all")
+        ]
 
     def decode_bytes(self, token_ids: Sequence[int]) -> bytes:
         """Return the bytes of the tokens; a number outside the vocabulary becomes U+FFFD."""

@@ -18,7 +18,7 @@ from antiphon.domain.items import Item
 from antiphon.domain.kinds import ITEM_KINDS
 from antiphon.domain.kinds.mcp import called_mcp_name
 from antiphon.domain.tools import CONTAINER, WEB_KINDS, ToolSpec
-from antiphon.domain.vocabulary.shown import Call, JsonBody, Result
+from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, json_arguments
 
 Body = str | Sequence[Part]
 
@@ -123,7 +123,7 @@ class _Conversation:
         if (reason := self._denial_reasons.get(str(item.id))) is None:
             return
         name = called_mcp_name(item, self._view.tools)
-        yield CallMessage(name=name, text=item.arguments)
+        yield CallMessage(name=name, text=json_arguments(item.arguments))
         denial = "The user did not allow this call."
         yield ToolMessage(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
 

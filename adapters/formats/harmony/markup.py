@@ -167,8 +167,11 @@ def _arguments(part: Part) -> str:
 
 
 def _is_continued(messages: Sequence[tuple[str, str]], position: int) -> bool:
-    """Whether the assistant's turn has more text or a call after `position`."""
-    for role, _ in messages[position + 1 :]:
-        if role != "reasoning":
-            return role in ("assistant", "call")
+    """Whether the assistant's turn has a call after `position`.
+
+    Two messages in a row are two turns, as in chat templates.
+    """
+    for place in range(position + 1, len(messages)):
+        if (role := messages[place][0]) != "reasoning":
+            return role == "call"
     return False

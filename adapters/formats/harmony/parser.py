@@ -3,13 +3,14 @@
 A state machine over the special tokens; it only knows `<|start|>`, `<|channel|>`, `<|constrain|>`,
 `<|message|>` and the three tokens that end a message. It never raises, and it never loses text:
 
-1. A header (header.py) ends with its `<|message|>`. Text in it that is no part of a header is
-   shown: as the message's text if no `<|message|>` follows, as reasoning if the channel is
-   analysis, else as a separate commentary message before it.
-2. Text without a header, or in an unknown channel, is the answer: a final message.
+1. A header (header.py) ends with its `<|message|>`. Words in it that are no part of a header are
+   never a message: they become reasoning. If no `<|message|>` follows, they are the message's text.
+2. Text without a header, or in an unknown channel, is the answer: a final message. It is known to
+   have none after MAX_STRAY_TOKENS.
 3. A call is a call in any channel, with its recipient anywhere in the header, and with any content
    type and end. It must name a tool that this turn may call. A message to any other recipient is
-   shown as commentary, after `to=…`: a client cannot run a tool that it does not have.
+   shown as commentary, after `to=…`: a client cannot run a tool that it does not have. In the
+   channel final, it is the answer.
 4. `<|start|>` and `<|channel|>` end a message that has not ended. Other special tokens within a
    message are dropped; they are no text.
 5. Without `parallel_tool_calls`, calls after the first are dropped.
@@ -23,19 +24,23 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from antiphon.adapters.formats.harmony import encoding as h
+from antiphon.adapters.formats.harmony.arguments_reader import ArgumentsReader
 from antiphon.adapters.formats.harmony.container_exec import ExecReader
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.adapters.formats.harmony.header import (
     ASSISTANT,
-    CONTENT_TYPES,
     CONTINUED,
     REFUSAL,
+    WORDS,
     Header,
     Piece,
     is_unfinished,
     may_be_header,
     read_header,
+    split_headers,
 )
 from antiphon.adapters.formats.harmony.tools import NOT_TOOLS, Recipients
 from antiphon.adapters.formats.input_unwrapper import InputUnwrapper
@@ -44,9 +49,16 @@ from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
 from antiphon.domain.tools import CONTAINER, ToolSpec
+from antiphon.domain.vocabulary.repairs import Repair
 
 MAX_HEADER_TOKENS = 128
 """A header with more tokens before its `<|message|>` is text."""
+
+MAX_HEADER_PIECES = 16
+"""A `<|start|>` after more of them ends a header, so that no header is read again and again."""
+
+MAX_STRAY_TOKENS = 8
+"""So many tokens without a header wait for a `<|channel|>` or `<|message|>` that makes them one."""
 
 COMMENTARY = "commentary"
 FINAL_ANSWER = "final_answer"
@@ -61,6 +73,7 @@ class HarmonyParser(Parser):
         self.reasoning_tokens = 0
         self.is_well_formed = True
         self.repair_count = 0
+        self.repairs: set[Repair] = set()
         self._encoding = encoding
         self._tools = Recipients(turn)
         self._parallel = turn.parallel_tool_calls
@@ -138,21 +151,34 @@ class HarmonyParser(Parser):
 
     def _start_header(self, introducer: int) -> None:
         if self._message is not None:
-            self._repair()
+            self._repair("open_call" if isinstance(self._message, _CallMessage) else "header")
             self._close_message()
         elif any(text.strip() for _, text in self._pieces):
+            if len(self._pieces) < MAX_HEADER_PIECES and not self._has_stray_text():
+                self._pieces.append((introducer, bytearray()))
+                self._header_tokens = 0
+                self._is_started = True
+                return
             self._open_message(has_marker=False)
             if self._message is not None:
                 self._close_message()
         self._reset_header(introducer)
+
+    def _has_stray_text(self) -> bool:
+        """Whether there is a message without a `<|message|>` since the last `<|start|>`."""
+        last = max(
+            (place for place, (kind, _) in enumerate(self._pieces) if kind == h.START), default=0
+        )
+        return bool(read_header(_decode(self._pieces[last:]), is_whole=True).rest)
 
     def _reset_header(self, introducer: int) -> None:
         self._pieces = [(introducer, bytearray())]
         self._header_tokens = 0
         self._is_started = introducer == h.START
 
-    def _repair(self) -> None:
+    def _repair(self, repair: Repair = "header") -> None:
         self.repair_count += 1
+        self.repairs.add(repair)
         self.is_well_formed = False
 
     # --- words ----------------------------------------------------------------------------------
@@ -163,7 +189,11 @@ class HarmonyParser(Parser):
         self._header_tokens += 1
         if self._header_tokens > MAX_HEADER_TOKENS:
             self._open_message(has_marker=False, is_forced=True)
-        elif introducer == CONTINUED and not may_be_header(_decode_complete(text)[0]):
+        elif (
+            introducer == CONTINUED
+            and self._header_tokens > MAX_STRAY_TOKENS
+            and not may_be_header(_decode_complete(text)[0])
+        ):
             self._open_message(has_marker=False)
 
     def _read_words(self, ids: Sequence[int], logprobs: Sequence[Logprob]) -> None:
@@ -199,29 +229,58 @@ class HarmonyParser(Parser):
         `has_marker`: there is a `<|message|>`. `is_forced`: open a message in any case. `is_cut`:
         the output ends here.
         """
-        pieces = [(introducer, _decode_complete(text)[0]) for introducer, text in self._pieces]
-        last_introducer, last_text = self._pieces[-1]
-        partial_character = (
-            b"" if has_marker else bytes(last_text[_decode_complete(last_text)[1] :])
+        *earlier, pieces = split_headers(_decode(self._pieces))
+        for header in earlier:
+            self._open_one(header, has_marker=False)
+            if self._message is not None:
+                self._close_message()
+        if sum(kind == h.START for kind, _ in pieces[1:]):
+            self._repair()
+        last_text = self._pieces[-1][1]
+        self._open_one(
+            pieces,
+            b"" if has_marker else bytes(last_text[_decode_complete(last_text)[1] :]),
+            has_marker=has_marker,
+            is_forced=is_forced,
+            is_cut=is_cut,
         )
-        header = read_header(pieces)
+
+    def _open_one(
+        self,
+        pieces: Sequence[Piece],
+        partial_character: bytes = b"",
+        *,
+        has_marker: bool,
+        is_forced: bool = False,
+        is_cut: bool = False,
+    ) -> None:
+        header = read_header(pieces, is_whole=has_marker)
+        is_marked_up = pieces[-1][0] != CONTINUED
+        if not has_marker and is_marked_up and header.channel is None:
+            whole = read_header(pieces, is_whole=True)
+            header = header if whole.rest else whole  # its words are not the text of a message
+        if has_marker and header.channel is None and self._find_tool(header.rest) is not None:
+            header = replace(header, recipient=header.recipient or header.rest, rest="")
         rest = _stray_text(header, pieces, has_marker=has_marker)
         is_addressed = header.recipient is not None and not is_cut
         if not (has_marker or is_forced or rest or partial_character or is_addressed):
             return
-        if is_cut and last_introducer != CONTINUED and is_unfinished(rest):
+        if is_cut and is_marked_up and is_unfinished(rest):
             return
         message = self._make_message(header)
-        if rest or message.is_repaired:
+        if has_marker and message.kind == "final" and _is_addressed(header):
+            rest = f"to={header.recipient} {rest}".rstrip()
+        if rest or header.is_damaged or message.is_repaired:
             self._repair()
         if not self._is_started or isinstance(message, _DroppedMessage):
             self.is_well_formed = False
+            self.repairs.add("dropped_call" if self._is_started else "header")
         if rest and has_marker and not message.is_reasoning:
-            self._append([d.TextDelta(rest.strip(), phase=COMMENTARY), d.ItemEnd()])
+            self._append([d.ReasoningDelta(rest), d.ItemEnd()])
             rest = ""
         self._append(message.open())
         if rest:
-            self._append(message.add(rest.strip() + "\n" if has_marker else rest, ()))
+            self._append(message.add(f"{rest}\n" if has_marker else rest, ()))
         self._partial_character = partial_character
         self._message = message
 
@@ -233,7 +292,7 @@ class HarmonyParser(Parser):
             return _CallMessage(tool) if is_allowed else _DroppedMessage()
         if header.role != ASSISTANT:
             return _TextMessage(COMMENTARY, is_repaired=True)
-        if header.recipient is not None and header.recipient not in NOT_TOOLS:
+        if header.channel != "final" and _is_addressed(header):
             return _TextMessage(COMMENTARY, opening=f"to={header.recipient} ", is_repaired=True)
         if header.content_type == REFUSAL:
             return _TextMessage(REFUSAL, is_repaired=header.channel is None)
@@ -242,9 +301,10 @@ class HarmonyParser(Parser):
     def _find_tool(self, recipient: str | None) -> ToolSpec | None:
         if recipient is None:
             return None
-        # A content type or channel may follow the recipient without a space.
-        suffixes = (word for word in (*CONTENT_TYPES, *h.CHANNELS) if recipient.endswith(word))
-        names = (recipient, *(recipient.removesuffix(word) for word in suffixes))
+        # Other parts may follow the recipient without a space.
+        names = [recipient]
+        while names[-1].endswith(WORDS):
+            names.append(next(names[-1].removesuffix(x) for x in WORDS if names[-1].endswith(x)))
         return next(filter(None, map(self._tools.find, names)), None)
 
     def _close_message(self) -> None:
@@ -258,7 +318,7 @@ class HarmonyParser(Parser):
         was_repaired = message.is_repaired
         self._append(message.end(has_end=has_end))
         if message.is_repaired and not was_repaired:
-            self._repair()
+            self._repair("open_value")
 
     def _append(self, deltas: Sequence[d.Delta]) -> None:
         for delta in deltas:
@@ -271,6 +331,19 @@ class HarmonyParser(Parser):
 def _decode_complete(text: bytes | bytearray) -> tuple[str, int]:
     """Return the text without an incomplete last character, and its length in bytes."""
     return codecs.utf_8_decode(text, "replace", False)
+
+
+def _decode(pieces: Sequence[tuple[int, bytearray]]) -> list[Piece]:
+    """Return the pieces as text; only the last one may end within a character."""
+    last = len(pieces) - 1
+    return [
+        (kind, codecs.utf_8_decode(text, "replace", place < last)[0])
+        for place, (kind, text) in enumerate(pieces)
+    ]
+
+
+def _is_addressed(header: Header) -> bool:
+    return header.recipient is not None and header.recipient not in NOT_TOOLS
 
 
 def _stray_text(header: Header, pieces: Sequence[Piece], *, has_marker: bool) -> str:
@@ -344,7 +417,7 @@ class _CallMessage(_Message):
         super().__init__()
         self._tool = tool
         key = text_property(tool)
-        self._unwrapper: InputUnwrapper | ExecReader | None = None
+        self._unwrapper: InputUnwrapper | ExecReader | ArgumentsReader = ArgumentsReader()
         if key is not None:
             self._unwrapper = InputUnwrapper(key)
         elif tool.kind == CONTAINER:
@@ -354,15 +427,14 @@ class _CallMessage(_Message):
         return [call_start(self._tool)]
 
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:  # noqa: ARG002
-        return self._add_arguments(self._unwrapper.feed(text) if self._unwrapper else text)
+        return self._add_arguments(self._unwrapper.feed(text))
 
     def end(self, *, has_end: bool) -> list[d.Delta]:
         deltas: list[d.Delta] = []
-        stray = ""
-        if self._unwrapper:
-            text, stray = self._unwrapper.end()
-            deltas += self._add_arguments(text)
-        elif has_end and not "".join(self.texts).strip():
+        text, stray = self._unwrapper.end()
+        deltas += self._add_arguments(text)
+        takes_json = isinstance(self._unwrapper, ArgumentsReader)
+        if takes_json and has_end and not "".join(self.texts).strip():
             # Clients parse arguments as JSON, so a call without any gets an empty object.
             deltas += self._add_arguments("{}")
         if has_end or stray:

@@ -26,7 +26,8 @@ TEMPLATE = """
 {%- for tool in tools or [] %}<tool_call>{{ tool | tojson }}{% endfor %}
 {{- '<|im_start|>assistant\\n' }}
 {%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}
-{%- elif always_thinks %}{{ '<think>\\n' }}{% endif %}
+{%- elif always_thinks or (thinks_after_tools and messages[-1].role == 'tool') %}
+{{- '<think>\\n' }}{% endif %}
 """
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
@@ -111,20 +112,29 @@ async def test_a_prompt_may_have_opened_the_reasoning(
     assert model.make_parser(built, await model.render(built)).feed(Step(text="Hm.")) == [first]
 
 
-def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path) -> None:
+async def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path) -> None:
     model = load(folder)
 
-    def reasoning(**turn: Any) -> Any:
-        choice = ToolChoice(mode="required")
-        constraint = model.constraint(hello(tools=[ToolSpec(name="look")], choice=choice, **turn))
+    async def reasoning(*items: i.Item, **fields: Any) -> Any:
+        tools, choice = [ToolSpec(name="look")], ToolChoice(mode="required")
+        question = i.Message(role="user", content="Hé!")
+        turn = Turn(model="m", items=[question, *items], tools=tools, choice=choice, **fields)
+        constraint = model.constraint(turn, await model.render(turn))
         assert constraint
         first = constraint.value["format"]
         return first["elements"][0] if first["type"] == "sequence" else None
 
-    assert reasoning()["type"] == "optional"
-    opened = reasoning(template_kwargs={"always_thinks": True})
+    assert (await reasoning())["type"] == "optional"
+    opened = await reasoning(template_kwargs={"always_thinks": True})
     assert opened["elements"][0]["begin"] == ""
-    assert reasoning(effort="none", template_kwargs={"always_thinks": True}) is None
+    assert await reasoning(effort="none", template_kwargs={"always_thinks": True}) is None
+
+    after_tools = {"thinks_after_tools": True}
+    call = i.FunctionCall(call_id="call_1", name="look", arguments="{}")
+    result = i.FunctionCallOutput(call_id="call_1", output="Seen.")
+    assert (await reasoning(template_kwargs=after_tools))["type"] == "optional"
+    opened = await reasoning(call, result, template_kwargs=after_tools)
+    assert opened["elements"][0]["begin"] == ""
 
 
 def test_a_transformers_tokenizer_works_as_well(folder: Path) -> None:

@@ -19,6 +19,7 @@ from antiphon.domain.errors import RequestError
 
 TEXT_ONLY = """{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}"""
 CARELESS = """{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"""
+AS_JSON = """{% for m in messages %}[{{ m.role }}]{{ m.content | tojson }}{% endfor %}"""
 EITHER = """
 {%- for m in messages %}[{{ m.role }}]
     {%- if m.content is string %}{{ m.content }}
@@ -37,6 +38,9 @@ PARTS_ALONE = """
     {%- for part in m.content | selectattr('type', 'equalto', 'image') %}<img>{% endfor %}
     {%- for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}
 {%- endfor %}"""
+
+LOOK = '{"name": "look", "arguments": {}}'
+"""A call, as it is written for a template that shows none."""
 
 A, B, C = (f"data:image/png;base64,{letter}" for letter in "ABC")
 
@@ -77,6 +81,7 @@ def _parts(*parts: str) -> tuple[c.InputText | c.InputImage, ...]:
     [
         (TEXT_ONLY, TemplateCapabilities()),
         (CARELESS, TemplateCapabilities()),
+        (AS_JSON, TemplateCapabilities()),
         (EITHER, TemplateCapabilities(images=True, tool_images=True)),
         (USERS_ALONE, TemplateCapabilities(images=True)),
         (PARTS_ALONE, TemplateCapabilities(text_content=False, images=True, tool_images=True)),
@@ -110,7 +115,7 @@ async def test_a_template_for_parts_gets_lists_of_parts() -> None:
 
 async def test_images_of_tools_are_in_their_results() -> None:
     text, images = await rendered(EITHER, said("Look"), call("a"), returned("a", "Here: ", A))
-    assert text == "[user]Look[assistant][tool]Here: <img>"
+    assert text == f"[user]Look[assistant]{LOOK}[tool]Here: <img>"
     assert images == [A]
 
 
@@ -124,7 +129,10 @@ async def test_images_of_tools_follow_as_a_users_message_where_only_users_may_sh
         returned("b", B, "second"),
         said("And ", C),
     )
-    assert text == ("[user]Look[assistant][tool]first [tool]second[user]<img><img>[user]And <img>")
+    assert text == (
+        f"[user]Look[assistant]{LOOK}\n{LOOK}[tool]first [tool]second[user]<img><img>"
+        "[user]And <img>"
+    )
     assert images == [A, B, C]
 
 

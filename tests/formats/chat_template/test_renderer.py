@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from antiphon.adapters.formats.chat_template.renderer import chat_messages
-from antiphon.adapters.formats.chat_template.template_capabilities import REASONING_KEYS
+from antiphon.adapters.formats.chat_template.template_capabilities import (
+    REASONING_KEYS,
+    TemplateCapabilities,
+)
 from antiphon.application.ports import Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
@@ -73,7 +77,7 @@ def test_one_turn_of_the_assistant_is_one_message() -> None:
             "role": "assistant",
             "content": "I look.",
             **dict.fromkeys(REASONING_KEYS, "Hm."),
-            "tool_calls": [tool_call("a", {"x": 1}), tool_call("b", "oops")],
+            "tool_calls": [tool_call("a", {"x": 1}), tool_call("b", {"arguments": "oops"})],
         },
         {"role": "tool", "tool_call_id": "a", "name": "look", "content": "ok"},
         {"role": "tool", "tool_call_id": "b", "name": "look", "content": "no"},
@@ -135,6 +139,28 @@ def test_hosted_calls_come_with_their_results() -> None:
     ]
 
 
+@pytest.mark.parametrize("limits", [{}, {"call_id_length": 9}, {"call_id_form": "{name}:{index}"}])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0, 2, 3)])
+def test_calls_with_the_same_id_keep_their_results_apart(
+    limits: dict[str, Any], order: tuple[int, ...]
+) -> None:
+    items = [
+        i.FunctionCall(call_id="c", name="alpha", arguments="{}"),
+        output("c", "of alpha"),
+        i.CustomToolCall(call_id="c", name="beta", input=""),
+        i.CustomToolCallOutput(call_id="c", output="of beta"),
+    ]
+    written = chat_messages(Turn(model="m", items=[items[n] for n in order]), **limits)
+    calls = [call for each in written for call in each.get("tool_calls", ())]
+    results = {each["content"]: each for each in written if each["role"] == "tool"}
+    assert len({call["id"] for call in calls}) == 2
+    for call in calls:
+        result = results[f"of {call['function']['name']}"]
+        assert result["name"] == call["function"]["name"]
+        if not limits.get("call_id_form") or order != (1, 0, 2, 3):  # counted as they come
+            assert result["tool_call_id"] == call["id"]
+
+
 def test_the_model_is_told_that_a_call_was_declined() -> None:
     items = [
         i.McpApprovalRequest(id="r", server_label="s", name="drop", arguments="{}"),
@@ -170,6 +196,7 @@ def every_item() -> list[i.Item]:
         i.McpApprovalResponse(approval_request_id="r", approve=True),
         i.ToolSearchCall(arguments={"q": 1}, call_id="g"),
         i.ToolSearchOutput(tools=(), call_id="g"),
+        i.AgentMessage(author="/root", recipient="/root/a", content="Look."),
         i.AdditionalTools(role="developer", tools=()),
         i.ConfigurationUpdate(),
         i.Compaction(encrypted_content="x"),
@@ -222,3 +249,25 @@ def test_call_ids_that_a_template_wants_counted_count_through_the_conversation()
     results = [message["tool_call_id"] for message in written if message["role"] == "tool"]
     assert calls == ["functions.look:0", "functions.look:1", "functions.look:2"]
     assert results == ["functions.look:1", "functions.look:0", "functions.look:2", "lost"]
+
+
+@pytest.mark.parametrize("arguments", ["", " \n"])
+@pytest.mark.parametrize("as_object", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda text: (call("c", text),),
+        lambda text: (i.McpCall(id="m", server_label="s", name="f", arguments=text),),
+        lambda text: (
+            i.McpApprovalRequest(id="r", server_label="s", name="f", arguments=text),
+            i.McpApprovalResponse(approval_request_id="r", approve=False),
+        ),
+    ],
+)
+def test_a_call_without_arguments_is_shown_with_an_empty_object(
+    make: Callable[[str], tuple[i.Item, ...]], arguments: str, *, as_object: bool
+) -> None:
+    capabilities = TemplateCapabilities(object_arguments=as_object)
+    turn = Turn(model="m", items=make(arguments))
+    [written] = chat_messages(turn, capabilities=capabilities)[0]["tool_calls"]
+    assert written["function"]["arguments"] == ({} if as_object else "{}")

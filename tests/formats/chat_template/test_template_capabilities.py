@@ -51,7 +51,7 @@ def each_call(arguments: str = "") -> str:
         ),
         (
             "{% if m.content is none %}{{ m.content | length }}{% endif %}" + each_call(),
-            {},
+            {"calls_after_text": False},
         ),
     ],
 )
@@ -97,3 +97,28 @@ def test_a_call_without_text_has_the_content_that_the_template_accepts(
     )
     assert message["content"] == content
     assert template.render([message], [], {}) == "look"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ m.content }}",
+        "{{ m.content | string }}",
+        "{{ m.content | tojson }}",
+        "{{ m.content | tojson | tojson }}",
+        "{{ {'content': m.content} | tojson(indent=2) }}",
+        "{% for p in m.content %}{{ p | tojson | replace('\"', '~') }}{% endfor %}",
+        "{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | tojson }}{% endif %}",
+    ],
+)
+def test_a_template_that_prints_the_parts_of_a_message_shows_no_images(content: str) -> None:
+    source = f"{{% for m in messages %}}{content}{{% endfor %}}"
+    found = detect_capabilities(ChatTemplate({"default": source}, {}))
+    assert (found.images, found.tool_images) == (False, False)
+
+
+def test_a_template_that_has_a_marker_for_images_shows_them() -> None:
+    parts = "{% for p in m.content %}{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}"
+    source = f"{{% for m in messages %}}{parts}{{% endfor %}}"
+    found = detect_capabilities(ChatTemplate({"default": source}, {}))
+    assert (found.images, found.tool_images) == (True, True)

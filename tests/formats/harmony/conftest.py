@@ -20,6 +20,9 @@ TOOLS = (
     ToolSpec(name="note", kind="custom"),
 )
 
+NO_PROMPT = Prompt(token_ids=())
+"""What a constraint of this format does not look at."""
+
 Parse = Callable[..., list[d.Delta]]
 
 

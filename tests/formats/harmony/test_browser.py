@@ -16,7 +16,7 @@ from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
 from antiphon.domain.kinds.web_search import SPECS
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
-from .conftest import a_turn, parsed
+from .conftest import NO_PROMPT, a_turn, parsed
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="How is the weather?")
@@ -119,9 +119,9 @@ def test_tool_choice_none_leaves_it_out_of_the_prompt(prompt_text: Callable[[Tur
 def test_a_forced_call_must_have_valid_arguments(harmony: HarmonyFormat) -> None:
     names = frozenset({"web_search"})
     turn = a_turn(items=(HELLO,), tools=BROWSER, choice=ToolChoice(mode="required", names=names))
-    constraint = harmony.constraint(turn)
+    constraint = harmony.constraint(turn, NO_PROMPT)
     assert constraint is not None
     assert "analysis to=browser.search code" in str(constraint.value)
     assert "'required': ['query']" in str(constraint.value)
     assert "browser.open" not in str(constraint.value)
-    assert harmony.constraint(a_turn(items=(HELLO,), tools=BROWSER)) is None
+    assert harmony.constraint(a_turn(items=(HELLO,), tools=BROWSER), NO_PROMPT) is None

@@ -18,7 +18,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Turn
 from antiphon.domain.errors import RequestError
 
-from .conftest import a_turn
+from .conftest import NO_PROMPT, a_turn
 from .constraint_cases import ARGUMENTS, CASES, CITY, FINAL, GRAMMAR_CASES, a_choice, a_tool
 
 Unit = int | str
@@ -93,7 +93,7 @@ def is_valid(instance: str, schema: Any) -> bool:
 
 
 def allows(encoding: Encoding, turn: Turn, markup: str, harmony: HarmonyFormat) -> bool:
-    constraint = harmony.constraint(turn)
+    constraint = harmony.constraint(turn, NO_PROMPT)
     assert constraint is not None
     assert constraint.kind == "structural_tag"
     text = units(encoding, markup)
@@ -126,12 +126,12 @@ FREE = {
 def test_a_turn_without_requirements_has_no_constraint(
     harmony: HarmonyFormat, fields: dict[str, object]
 ) -> None:
-    assert harmony.constraint(a_turn(**fields)) is None
+    assert harmony.constraint(a_turn(**fields), NO_PROMPT) is None
 
 
 def test_a_call_cannot_be_required_without_tools(harmony: HarmonyFormat) -> None:
     with pytest.raises(RequestError) as error:
-        harmony.constraint(a_turn(tools=(), choice=a_choice("required")))
+        harmony.constraint(a_turn(tools=(), choice=a_choice("required")), NO_PROMPT)
     assert error.value.param == "tool_choice"
 
 
@@ -143,7 +143,7 @@ def test_every_tag_names_the_tokens_in_the_same_order(harmony: HarmonyFormat) ->
         return list(found)
 
     cases = [*CASES.values(), *GRAMMAR_CASES.values()]
-    constraints = [harmony.constraint(a_turn(**case["turn"])) for case in cases]
+    constraints = [harmony.constraint(a_turn(**case["turn"]), NO_PROMPT) for case in cases]
     orders = {tuple(order(each.value)) for each in constraints if each is not None}
     assert orders == {(h.CHANNEL, h.CONSTRAIN, h.MESSAGE, h.END, h.START)}
 

@@ -15,7 +15,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 
-from .conftest import a_turn
+from .conftest import NO_PROMPT, a_turn
 from .constraint_cases import CASES, GRAMMAR_CASES
 
 pytestmark = [
@@ -42,7 +42,7 @@ def compiler(encoding: Encoding) -> Any:
 def matcher(compiler: Any, case: dict[str, Any]) -> Any:
     import xgrammar
 
-    constraint = HarmonyFormat().constraint(a_turn(**case["turn"]))
+    constraint = HarmonyFormat().constraint(a_turn(**case["turn"]), NO_PROMPT)
     assert constraint is not None
     compiled = compiler.compile_structural_tag(json.dumps(constraint.value))
     return xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(h.STOPS))

@@ -17,7 +17,7 @@ from antiphon.domain.offers.client_tools import item_fields_of
 from antiphon.domain.offers.offer import ToolDefinition, make_offer
 from antiphon.domain.tools import Shell, ToolChoice
 
-from .conftest import a_turn, joined
+from .conftest import NO_PROMPT, a_turn, joined
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="What is in there?")
@@ -108,7 +108,7 @@ def test_a_shell_that_the_client_runs_is_a_function(prompt_text: Callable[[Turn]
 
 def test_a_forced_call_must_match_the_parameters_in_the_prompt(harmony: HarmonyFormat) -> None:
     turn = a_turn(items=(HELLO,), tools=(TOOL,), choice=ToolChoice(mode="required"))
-    constraint = harmony.constraint(turn)
+    constraint = harmony.constraint(turn, NO_PROMPT)
     assert constraint is not None
     bound = msgspec.json.encode(constraint).decode()
     assert "to=container.exec" in bound

@@ -60,8 +60,9 @@ def test_the_format_does_not_load_its_vocabulary() -> None:
     program = (
         "import sys\n"
         "from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup\n"
-        "from antiphon.application.ports import Turn\n"
-        "format = HarmonyFormat(); HarmonyMarkup(); format.constraint(Turn(model='m', items=()))\n"
+        "from antiphon.application.ports import Prompt, Turn\n"
+        "format = HarmonyFormat(); HarmonyMarkup()\n"
+        "format.constraint(Turn(model='m', items=()), Prompt(token_ids=()))\n"
         "sys.exit('openai_harmony' in sys.modules)\n"
     )
     folder = Path(__file__).parent

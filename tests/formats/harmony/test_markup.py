@@ -158,7 +158,7 @@ def test_a_prompt_is_read_message_by_message(
         ("preamble", "Wait."),
         ("call", "crm__find"),
         ("tool", "Bob"),
-        ("preamble", "It is"),
+        ("assistant", "It is"),
         ("assistant", "Bob."),
         ("developer", "# Instructions\n\n@@script []"),
     ]

@@ -7,10 +7,12 @@ from openai_harmony import Role, StreamableParser
 
 from antiphon.adapters.formats.harmony import HarmonyParser
 from antiphon.adapters.formats.harmony.encoding import Encoding
+from antiphon.adapters.formats.harmony.parser import MAX_STRAY_TOKENS
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
 from antiphon.domain.tools import ToolChoice
+from antiphon.domain.vocabulary.repairs import REPAIRS
 
 from .conftest import Parse, a_turn, feed, joined
 
@@ -76,7 +78,7 @@ def test_well_formed_output_gives_exactly_these_deltas(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert parser.repair_count == 0
+    assert (parser.repair_count, parser.repairs) == (0, set())
 
 
 ARGUMENTS = '<|message|>{"city": "Paris"}'
@@ -153,7 +155,7 @@ MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
     ),
     "words in a header": (
         "<|channel|>final well now<|message|>Hi<|return|>",
-        [text("well now", COMMENTARY), END, text("Hi"), END],
+        [d.ReasoningDelta("well now"), END, text("Hi"), END],
     ),
     "words in the header of reasoning": (
         "<|channel|>analysis well<|message|>hm<|end|>",
@@ -162,7 +164,7 @@ MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
     "words in the header of a call": (
         "<|channel|>commentary to=functions.crm__find and so<|message|>{}<|call|>",
         [
-            text("and so", COMMENTARY),
+            d.ReasoningDelta("and so"),
             END,
             d.CallStart("find", namespace="crm"),
             d.ArgumentsDelta("{}"),
@@ -171,7 +173,7 @@ MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
     ),
     "an unknown channel": (
         "<|channel|>musing<|message|>Hi<|end|>",
-        [text("musing", COMMENTARY), END, text("Hi"), END],
+        [d.ReasoningDelta("musing"), END, text("Hi"), END],
     ),
     "text between messages": (
         "<|channel|>analysis<|message|>a<|end|>stray<|start|>assistant"
@@ -200,7 +202,17 @@ MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
     ),
     "a tool's output, made up": (
         "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>22<|end|>",
-        [text("functions.get_weather", COMMENTARY), END, text("22", COMMENTARY), END],
+        [d.ReasoningDelta("functions.get_weather"), END, text("22", COMMENTARY), END],
+    ),
+    "words after arguments": (
+        '<|channel|>commentary to=functions.crm__find json<|message|>{"a": "}"}\n] Done.<|call|>',
+        [
+            d.CallStart("find", namespace="crm"),
+            d.ArgumentsDelta('{"a": "}"}'),
+            END,
+            text("Done.", COMMENTARY),
+            END,
+        ],
     ),
     "text after a custom tool's text": (
         '<|channel|>commentary to=functions.note json<|message|>{"input": "a"} more<|call|>',
@@ -221,6 +233,8 @@ def test_malformed_output_loses_no_text_and_is_counted(
 ) -> None:
     assert parse(markup) == deltas
     assert 1 <= parser.repair_count <= 2  # two if a message started before the last one ended
+    assert parser.repairs
+    assert parser.repairs <= REPAIRS.keys()
 
 
 @pytest.mark.parametrize(
@@ -245,6 +259,22 @@ def test_a_call_without_arguments_gets_an_empty_object(parse: Parse) -> None:
 def test_a_call_without_a_message_token_gets_an_empty_object(parse: Parse) -> None:
     deltas = parse("<|channel|>commentary to=functions.get_weather<|call|>")
     assert deltas == [d.CallStart("get_weather"), d.ArgumentsDelta("{}"), END]
+
+
+@pytest.mark.parametrize("surplus", ["]", "}", "}]", "\n]\n", ")"])
+@pytest.mark.parametrize(
+    ("name", "written", "arguments"),
+    [
+        ("get_weather", '{"city": "a\\\\"}', '{"city": "a\\\\"}'),
+        ("get_weather", '{"c": [{"d": "\\"}"}]}', '{"c": [{"d": "\\"}"}]}'),
+        ("note", '{"input": "a"}', "a"),
+    ],
+)
+def test_surplus_brackets_after_arguments_are_no_text(
+    parse: Parse, name: str, written: str, arguments: str, surplus: str
+) -> None:
+    markup = f"<|channel|>commentary to=functions.{name} json<|message|>{written}{surplus}<|call|>"
+    assert parse(markup)[1:] == [d.ArgumentsDelta(arguments), END]
 
 
 def test_a_call_that_is_cut_stays_open(parse: Parse) -> None:
@@ -327,10 +357,10 @@ def test_a_long_text_without_markup_is_not_held_back(
 ) -> None:
     deltas = [
         delta
-        for token in encoding.encode("Well then")
+        for token in encoding.encode("Well" + " then" * MAX_STRAY_TOKENS)
         for delta in parser.feed(Step(token_ids=[token]))
     ]
-    assert joined(deltas) == [text("Well then")]
+    assert joined(deltas) == [text("Well" + " then" * MAX_STRAY_TOKENS)]
 
 
 def test_an_endless_header_is_text(parser: HarmonyParser, encoding: Encoding) -> None:

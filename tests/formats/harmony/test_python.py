@@ -16,7 +16,7 @@ from antiphon.domain import items as i
 from antiphon.domain.kinds.code_interpreter import PYTHON_SPEC
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
-from .conftest import a_turn, parsed
+from .conftest import NO_PROMPT, a_turn, parsed
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="What is 6 times 7?")
@@ -96,5 +96,5 @@ def test_under_another_name_it_is_a_function(
 
 def test_a_forced_call_may_contain_any_code(harmony: HarmonyFormat) -> None:
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=ToolChoice(mode="required"))
-    assert harmony.constraint(turn) is not None
-    assert harmony.constraint(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))) is None
+    assert harmony.constraint(turn, NO_PROMPT) is not None
+    assert harmony.constraint(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,)), NO_PROMPT) is None

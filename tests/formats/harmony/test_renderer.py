@@ -499,3 +499,37 @@ async def test_many_long_prompts_take_turns(harmony: HarmonyFormat) -> None:
         await asyncio.sleep(0)
     # Encoding one of them takes some 40 ms; at 2 ms a step, that is 20 steps for each.
     assert steps > 100
+
+
+def test_calls_with_the_same_id_keep_their_outputs_apart(prompt_text: PromptText) -> None:
+    items = [
+        HELLO,
+        i.FunctionCall(call_id="c0", name="alpha", arguments="{}"),
+        i.FunctionCallOutput(call_id="c0", output="of alpha"),
+        i.FunctionCall(call_id="c0", name="beta", arguments="{}"),
+        i.FunctionCallOutput(call_id="c0", output="of beta"),
+    ]
+    prompt = prompt_text(a_turn(items=tuple(items)))
+    for name in ("alpha", "beta"):
+        header = f"<|start|>functions.{name} to=assistant<|channel|>commentary<|message|>"
+        assert f"{header}of {name}<|end|>" in prompt
+
+
+@pytest.mark.parametrize("arguments", ["", " \n"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda text: (i.FunctionCall(call_id="c", name="f", arguments=text),),
+        lambda text: (i.McpCall(id="m", server_label="s", name="f", arguments=text),),
+        lambda text: (
+            i.McpApprovalRequest(id="r", server_label="s", name="f", arguments=text),
+            i.McpApprovalResponse(approval_request_id="r", approve=False),
+        ),
+    ],
+)
+def test_a_call_without_arguments_is_shown_with_an_empty_object(
+    prompt_text: PromptText, make: Callable[[str], tuple[i.Item, ...]], arguments: str
+) -> None:
+    prompt = prompt_text(a_turn(items=(HELLO, *make(arguments))))
+    assert prompt == prompt_text(a_turn(items=(HELLO, *make("{}"))))
+    assert "<|message|>{}<|call|>" in prompt

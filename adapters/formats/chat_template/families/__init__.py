@@ -24,6 +24,7 @@ from antiphon.adapters.formats.chat_template.families.kimi import KIMI_FAMILIES
 from antiphon.adapters.formats.chat_template.families.kimi_k3 import KIMI_K3_FAMILIES
 from antiphon.adapters.formats.chat_template.families.llama import LLAMA_FAMILIES
 from antiphon.adapters.formats.chat_template.families.marked import MARKED_FAMILIES
+from antiphon.adapters.formats.chat_template.families.messages import MESSAGE_FAMILIES
 from antiphon.adapters.formats.chat_template.families.minimax import MINIMAX_FAMILIES
 from antiphon.adapters.formats.chat_template.families.mistral import MISTRAL_FAMILIES
 from antiphon.adapters.formats.chat_template.families.python_calls import PYTHON_FAMILIES
@@ -45,6 +46,7 @@ FAMILIES: Mapping[str, Family] = {
     **KIMI_K3_FAMILIES,
     **LLAMA_FAMILIES,
     **MARKED_FAMILIES,
+    **MESSAGE_FAMILIES,
     **MINIMAX_FAMILIES,
     **MISTRAL_FAMILIES,
     **PYTHON_FAMILIES,

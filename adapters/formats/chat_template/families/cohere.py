@@ -15,6 +15,7 @@ COHERE_FAMILIES: Mapping[str, Family] = {
             model_types=("cohere2", "cohere2_moe", "cohere2_vision"),
         ),
         think=("<|START_THINKING|>", "<|END_THINKING|>"),
+        citations=("<co>", "</co:"),
         calls={"<|START_ACTION|>": Region(reader="json", end="<|END_ACTION|>")},
         hidden_markers=(
             "<|END_ACTION|>",

@@ -30,30 +30,43 @@ DEEPSEEK_CALL_FORM = CallForm(
 
 DSML_SECTIONS = ("function_calls", "tool_calls", "toolcalls", "tool", "calls")
 
+DSML_MARKS = ("｜DSML｜", "｜｜DSML｜｜", "|DSML|")
+"""The mark of a tag, and how models misspell it."""
+
+
+def _dsml_tags(mark: str) -> Tags:
+    return Tags(
+        call=f"<{mark}invoke",
+        key=f"<{mark}parameter",
+        value_end=f"</{mark}parameter>",
+        call_end=f"</{mark}invoke>",
+    )
+
 
 def _dsml_family(models: str, section: str, blank: str, style: str, signs: Signs) -> Family:
     """Return a row of the models that mark tags as DSML; `blank` comes after each mark."""
     begin, end = f"<｜DSML｜{blank}", f"</｜DSML｜{blank}"
-    tags = Tags(
-        call=f"{begin}invoke",
-        key=f"{begin}parameter",
-        value_end=f"{end}parameter>",
-        call_end=f"{end}invoke>",
-    )
-    region = Region(reader="tags", end=f"{end}{section}>", tags=tags)
     # Models forget or misspell the outer marker, so the inner one opens a region, too.
-    sections = {section, *DSML_SECTIONS}
+    sections = sorted({section, *DSML_SECTIONS})
+    spellings = [_dsml_tags(f"{mark}{blank}") for mark in DSML_MARKS]
+    calls: dict[str, Region] = {}
+    closers: list[str] = []
+    for tags in spellings:
+        opening, closing = tags.call.removesuffix("invoke"), tags.call_end.removesuffix("invoke>")
+        region = Region(reader="tags", end=f"{closing}{section}>", tags=tags)
+        calls |= {**{f"{opening}{name}>": region for name in sections}, tags.call: region}
+        closers += [*(f"{closing}{name}>" for name in sections), tags.call_end]
     return Family(
         models=models,
         signs=signs,
         think=THINK,
-        calls={**{f"{begin}{name}>": region for name in sorted(sections)}, tags.call: region},
-        hidden_markers=(*(f"{end}{name}>" for name in sorted(sections)), tags.call_end),
+        calls=calls,
+        hidden_markers=tuple(closers),
         end_markers=("<｜end▁of▁sentence｜>",),
         call_form=CallForm(
             open=f"{begin}{section}>\n",
             begin=f'{begin}invoke name="{{name}}">\n',
-            end=f"{tags.call_end}\n",
+            end=f"{end}invoke>\n",
             close=f"{end}{section}>",
             arguments=style,
             trigger=f"{begin}{section}>",

@@ -88,9 +88,13 @@ class Family(Struct, frozen=True, eq=False, kw_only=True, forbid_unknown_fields=
     `think` and `refusal` are pairs of markers; `more_thinks` are other pairs around reasoning, of
     some of the models or levels of effort. `think_label` is a line after the marker that opens
     reasoning, and part of the markup. `message_start` is what the model may write after reasoning,
-    before it goes on. `text` is a pair of markers around visible text; text outside
+    before it goes on. `header` is what begins the header of a message, a name and then the marker
+    that says what the message is; if it is "", the name stands at the start of the turn, or after
+    `message_start`. `text` is a pair of markers around visible text; text outside
     of them is visible, too. `calls` maps markers to the regions that they open;
     `bare_calls` maps characters, each of which may start a region as the first one of a text.
+    `citations` are markers around cited text: it stays, and they are left out with the numbers of
+    the sources, which follow the second one up to `>`.
     `end_markers` end a turn and `hidden_markers` surround calls and answers: neither is ever
     visible text. Of the hidden markers, `answer_ends` come after an answer, and `answer_starts`
     before one: models that forgot to close their reasoning end it so.
@@ -106,8 +110,10 @@ class Family(Struct, frozen=True, eq=False, kw_only=True, forbid_unknown_fields=
     more_thinks: tuple[tuple[str, str], ...] = ()
     think_label: str = ""
     message_start: str = ""
+    header: str | None = None
     text: tuple[str, str] | None = None
     refusal: tuple[str, str] | None = None
+    citations: tuple[str, str] | None = None
     calls: Mapping[str, Region] = {}
     bare_calls: Mapping[str, Region] = {}
     hidden_markers: tuple[str, ...] = ()
@@ -129,6 +135,12 @@ class Family(Struct, frozen=True, eq=False, kw_only=True, forbid_unknown_fields=
         return tuple(marker for pair in self.thinks for marker in pair)
 
     @property
+    def header_space(self) -> str:
+        """The space before a header, which is no part of its marker."""
+        header = self.header or ""
+        return header[: len(header) - len(header.lstrip())]
+
+    @property
     def text_starts(self) -> tuple[str, ...]:
         """The markers before visible text, which end reasoning that the model forgot to close."""
         return (*(self.text or ())[:1], *self.answer_starts)
@@ -141,8 +153,11 @@ class Family(Struct, frozen=True, eq=False, kw_only=True, forbid_unknown_fields=
     @property
     def reasoning_openings(self) -> tuple[str, ...]:
         """The ends of a prompt that opens reasoning."""
-        openings = [opening for opening, _ in self.thinks]
-        return (*openings, *[f"{opening}{self.think_label}".rstrip() for opening in openings])
+        return tuple(each for begin, _ in self.thinks for each in self.openings_of(begin))
+
+    def openings_of(self, marker: str) -> tuple[str, str]:
+        """The ends of a prompt that opens reasoning with this marker."""
+        return marker, f"{marker}{self.think_label}".rstrip()
 
     def opens_reasoning(self, prompt: str) -> bool:
         """Whether the prompt ends with a marker that opens reasoning."""

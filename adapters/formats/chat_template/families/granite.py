@@ -60,6 +60,7 @@ GRANITE_FAMILIES: Mapping[str, Family] = {
             )
         ),
         think=("Here is my thought process:", "Here is my response:"),
+        more_thinks=(("Here's my thought process:", "Here's my response:"),),
     ),
     "granite4": Family(
         models="Granite 4.0, 4.1",

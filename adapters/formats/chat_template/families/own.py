@@ -41,7 +41,14 @@ def check_family(family: object, *, name: str) -> Family:
 def markers_of_family(family: Family) -> list[str]:
     """Return all markers between which the parser splits a text."""
     pairs = [*family.think_markers, *(family.refusal or ()), *(family.text or ())]
-    return [*pairs, *family.calls, *family.hidden_markers, *family.end_markers]
+    pairs += family.citations or ()
+    header = [family.header.strip()] if family.header else []
+    return [*pairs, *header, *family.calls, *family.hidden_markers, *family.end_markers]
+
+
+def _has_header(family: Family, marker: str) -> bool:
+    """Whether a marker is a whole header: it is found before what stands inside it."""
+    return bool(family.header) and marker.startswith(str(family.header).strip())
 
 
 def _faults(family: Family) -> Iterator[str]:
@@ -49,7 +56,7 @@ def _faults(family: Family) -> Iterator[str]:
     if not all(markers):
         yield "a marker is empty"
     for inner, outer in permutations(dict.fromkeys(markers), 2):
-        if outer.find(inner) > 0:
+        if outer.find(inner) > 0 and not _has_header(family, outer):
             yield f"the marker {inner!r} stands inside {outer!r}"
     if family.more_thinks and family.think is None:
         yield "`more_thinks` is set, but `think` is not"

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from antiphon.adapters.formats.chat_template.families.family import (
     CHATML_END_MARKERS,
     THINK,
@@ -216,7 +218,11 @@ TAGGED_FAMILIES: Mapping[str, Family] = {
         models="MiniCPM 5",
         signs=Signs(templates=(('<function name="', '<param name="', "<![CDATA["),)),
         think=THINK,
-        calls={"<function name=": Region(reader="tags", end="</function>", tags=MINICPM5_TAGS)},
+        # Small models forget the space.
+        calls={
+            tags.call: Region(reader="tags", end="</function>", tags=tags)
+            for tags in (MINICPM5_TAGS, replace(MINICPM5_TAGS, call="<functionname="))
+        },
         hidden_markers=("</function>",),
         end_markers=(*CHATML_END_MARKERS, "</s>"),
         call_form=CallForm(

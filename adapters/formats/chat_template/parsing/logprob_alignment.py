@@ -75,7 +75,7 @@ class LogprobAlignment:
             first, last, logprob = self._spans[0]
             if last > start:
                 part = logprob.bytes[max(start - first, 0) : end - first]
-                logprobs.append(logprob if part == logprob.bytes else _cut_logprob(logprob, part))
+                logprobs.append(logprob if part == logprob.bytes else cut_logprob(logprob, part))
             if last > end:
                 break
             self._spans.popleft()
@@ -94,5 +94,6 @@ def _is_continuation_byte(byte: bytes) -> bool:
     return byte != b"" and byte[0] & 0xC0 == 0x80
 
 
-def _cut_logprob(logprob: Logprob, part: tuple[int, ...]) -> Logprob:
+def cut_logprob(logprob: Logprob, part: tuple[int, ...]) -> Logprob:
+    """Return a logprob with only these bytes of its token."""
     return replace(logprob, token=bytes(part).decode("utf-8", "replace"), bytes=part)

@@ -13,6 +13,7 @@ from antiphon.adapters.formats.tools import ToolNames, call_start, callable_tool
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.tools import ToolSpec
+from antiphon.domain.vocabulary.repairs import Repair
 
 
 class Prose(Protocol):
@@ -35,16 +36,20 @@ class OfferedCalls(Calls):
         self,
         turn: Turn,
         markers: MarkerFinder,
+        openers: tuple[str, ...],
         deltas: DeltaBuffer,
         prose: Prose,
     ) -> None:
         self.tools = callable_tools(turn) if turn.tools else {}
         self.markers = markers
+        self.openers = openers
         self._turn = turn
         self._parallel = turn.parallel_tool_calls
         self._deltas = deltas
         self._prose = prose
-        self._has_started = False
+        self.repairs: set[Repair] = set()
+        self._respelled: ToolSpec | None = None
+        self.has_started = False
         self._is_dropped = False
         self.has_dropped_calls = False
         # The calls since reasoning that was not closed, and those that may be repeated after it.
@@ -61,17 +66,31 @@ class OfferedCalls(Calls):
         return self.tools.keys()
 
     def find_tool(self, name: str) -> ToolSpec | None:
-        return self.tools.get(name) or self._names.find(name.strip())
+        if (tool := self.tools.get(name)) is not None:
+            return tool
+        tool = self._names.find_respelled(name.strip())
+        is_known = tool is not None and self._names.find(name.strip()) is not None
+        self._respelled = None if is_known else tool
+        return tool
+
+    def is_name(self, name: str) -> bool:
+        return (self.tools.get(name) or self._names.find(name.strip())) is not None
 
     def write_prose(self, text: str, offset: int) -> None:
         self._prose.write_prose(text, offset)
 
+    def note(self, repair: Repair) -> None:
+        self.repairs.add(repair)
+
     def start(self, tool: ToolSpec, call_id: str | None = None) -> None:
+        if tool is self._respelled:
+            self.note("tool_name")
         self._prose.start_call()
-        self._is_dropped = self._has_started and not self._parallel
-        self._has_started = True
+        self._is_dropped = self.has_started and not self._parallel
+        self.has_started = True
         self.has_dropped_calls = self.has_dropped_calls or self._is_dropped
         if self._is_dropped:
+            self.note("dropped_call")
             return
         call = _Call(tool, call_id)
         if self._in_reasoning is not None:
@@ -96,6 +115,7 @@ class OfferedCalls(Calls):
             return
         if self._held and self._is_repetition(self._held):
             self.has_dropped_calls = True
+            self.note("dropped_call")
             self._held = None
             return
         self.flush()
@@ -111,6 +131,7 @@ class OfferedCalls(Calls):
     def open_reasoning(self) -> None:
         """Remember the calls from here on: they are inside reasoning, or follow it unclosed."""
         self._in_reasoning = []
+        self.note("call_in_reasoning")
 
     def close_reasoning(self) -> None:
         """Expect the calls inside the reasoning to be repeated after its end."""

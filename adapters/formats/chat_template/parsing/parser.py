@@ -12,17 +12,21 @@ The rules are the same for every family; the family's row says which markers the
   it comes after all, the same call after it is a repetition, and dropped.
 - Without parallel calls, all calls after the first are read and dropped.
 - Markers that end a turn, or that close something that is not open, are never text. Those that end
-  an answer end the message.
+  an answer end the message. Nor is the beginning of a marker where the tokens ran out.
 - A marker that ends a turn of another family is no text at the end of the turn, and else it is.
 - If the text's format is JSON, a message that starts as JSON goes on to the end of the turn, or to
   the marker that ends text: any other marker in it is part of a string.
-- The line that labels reasoning, after the marker that opens it, is markup.
+- The line that labels reasoning, after the marker that opens it, is markup. So is the header of a
+  message: a name directly before the marker that says what the message is. If what follows is no
+  call that can be made, the header is prose, too.
+- A marker that may open a call or other prose opens the prose if no call follows and there is no
+  header.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from antiphon.adapters.formats.chat_template.families import Family, Region
@@ -36,12 +40,16 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     TextBuffer,
 )
 from antiphon.adapters.formats.chat_template.payloads import find_reader, read_name_first
+from antiphon.adapters.formats.chat_template.payloads.calls import MAX_NAME_LENGTH, is_name
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.tools import ToolSpec
+from antiphon.domain.vocabulary.repairs import Repair
 
 JSON_FORMATS = ("json_schema", "json_object")
+SOURCES = "0123456789:,[] "
+"""The characters of `0:[1,2],1:[3]`."""
 JSON_START_CHARACTERS = '{["'
 
 TokenId = Callable[[str], int | None]
@@ -72,11 +80,19 @@ class ChatTemplateParser(Parser):
         # What the parser has must not keep the parser: only the garbage collector finds such a
         # cycle, and until then a few small objects keep the memory that a long request had.
         this = weakref.proxy(self)
-        self._calls = OfferedCalls(turn, self._markers.finder, self._deltas, this)
+        self._calls = OfferedCalls(
+            turn, self._markers.finder, self._markers.call_openers, self._deltas, this
+        )
         if tools is not None:
             self._calls.tools = tools
         self._finder, self._needs_reading = self._markers.search
         self._think_label = family.think_label
+        # Some models forget the marker before it.
+        self._may_be_label = bool(family.think_label) and not starts_in_reasoning
+        self._message_start = family.message_start
+        self._has_plain_header = family.header == ""
+        self._expects_header = self._has_plain_header
+        self._header = ""  # of the message whose marker comes next
         self._may_be_json = turn.text.format.get("type") in JSON_FORMATS
 
         # Reasoning tokens are counted between the markers' ids or, if the closing marker is no
@@ -109,6 +125,14 @@ class ChatTemplateParser(Parser):
     @property
     def is_well_formed(self) -> bool:  # type: ignore[override]  # computed from the calls, too
         return not self._is_repaired and not self._calls.has_dropped_calls
+
+    @property
+    def repairs(self) -> Collection[Repair]:  # type: ignore[override]  # calls have them
+        return self._calls.repairs
+
+    def _repair(self, repair: Repair) -> None:
+        self._is_repaired = True
+        self._calls.note(repair)
 
     def feed(self, step: Step) -> list[d.Delta]:
         text, pass_through_type = step.text, self._pass_through_type
@@ -170,8 +194,17 @@ class ChatTemplateParser(Parser):
         while True:
             if self._at_start and (yield from self._read_start()):
                 continue
+            if self._may_be_label:
+                self._may_be_label = False
+                if (yield from buffer.read_literal(self._think_label)):
+                    self._end_prose(d.ReasoningDelta)
+            if self._expects_header:
+                self._expects_header = False
+                yield from self._read_header("")
             finder = self._finder
             start, end = finder.find(buffer.text, buffer.pos, is_whole=buffer.closed)
+            if end < 0 and buffer.closed:
+                start = finder.find_cut(buffer.text, buffer.pos)
             self.write_prose(buffer.text[buffer.pos : start], buffer.offset + buffer.pos)
             buffer.pos = start
             if finder is not self._finder:
@@ -193,12 +226,16 @@ class ChatTemplateParser(Parser):
                 yield
 
     def _read_marker(self, marker: str) -> Resumable[None]:
+        header, self._header = self._header, ""
+        region = self._markers.regions.get(marker)
+        if region and (yield from self._reads_region(region)):
+            return
         ended_type, next_type = self._markers.prose_changes.get(marker, (None, None))
         if marker in self._plain_openings and self._counts_by_ids:
             self._counts_by_ids = False
             self._reasoning_texts.clear()
-        if marker in self._markers.regions:
-            yield from self._read_call(self._markers.regions[marker], marker)
+        if region and (header or not next_type):
+            self._keep_unread_call(region, marker, header)
         elif (
             next_type
             and self._prose_type is not next_type
@@ -210,16 +247,44 @@ class ChatTemplateParser(Parser):
             if ended_type is d.ReasoningDelta and not self._has_prose:
                 self._calls.close_reasoning()
             self._end_prose(d.TextDelta)
+        elif marker in self._markers.respelled_openers:
+            yield from self._read_respelled_opener(marker)
+        elif marker in self._markers.respelled_closers:
+            # After a call it is markup; after anything else it is prose.
+            if self._has_prose or not self._calls.has_started:
+                self._write_markup(marker)
         elif marker in self._markers.foreign_ends:
             yield from self._read_foreign_ends(marker)
+        elif marker == self._markers.header:
+            if not (yield from self._read_header(marker)):
+                self.write_prose(marker, self._place_of(marker)[0])
+        elif marker in self._markers.citations:
+            if marker != self._markers.citations[0] and not (yield from self._skip_sources()):
+                self.write_prose(marker, self._place_of(marker)[0])
         elif self._markup_ends and marker in self._markers.call_markers:
             self._write_markup(marker)
         else:
             if ended_type is d.ReasoningDelta:
                 self._calls.close_reasoning()
             self._drop_marker(marker)
+            self._expects_header = self._has_plain_header and marker == self._message_start
         if next_type is d.ReasoningDelta and self._think_label:
             yield from self._skip_label()
+
+    def _read_respelled_opener(self, marker: str) -> Resumable[None]:
+        """Read what may be a call; a marker before anything else is prose."""
+        buffer, start = self._buffer, self._buffer.pos
+        yield from buffer.skip_space()
+        follower = yield from buffer.read_marker(self._finder)
+        buffer.pos = start
+        if follower in self._markers.regions:
+            self._pending_openers.append(self._place_of(marker))
+            return
+        region = self._markers.respelled_openers[marker]
+        if region and (yield from self._reads_region(region)):
+            self._repair("call_marker")
+        else:
+            self._write_markup(marker)
 
     def _read_foreign_ends(self, marker: str) -> Resumable[None]:
         """Drop the markers of other families that end the turn; if it goes on, they are prose."""
@@ -251,22 +316,53 @@ class ChatTemplateParser(Parser):
             if following.isalnum():
                 self._buffer.unread(label)
 
-    def _read_call(self, region: Region, marker: str) -> Resumable[None]:
-        self._buffer.pin()
-        if (yield from find_reader(region.reader)(self._buffer, self._calls, region)):
-            return
+    def _read_header(self, begin: str) -> Resumable[bool]:
+        """Read the name in a header if the marker of a block follows; else read nothing."""
+        buffer, start = self._buffer, self._buffer.pos
+        name = ""
+        while len(name) < MAX_NAME_LENGTH and is_name(char := (yield from buffer.peek())) and char:
+            name += yield from buffer.read_char()
+        marker = yield from buffer.read_marker(self._finder)
+        if name and marker in self._markers.block_openers:
+            buffer.unread(marker)
+            self._header = f"{begin}{name}"
+            return True
+        buffer.pos = start
+        return False
+
+    def _skip_sources(self) -> Resumable[bool]:
+        """Skip the numbers of the sources of a citation; read nothing else."""
+        buffer, start = self._buffer, self._buffer.pos
+        while buffer.pos - start < MAX_NAME_LENGTH:
+            char = yield from buffer.read_char()
+            if char == ">":
+                return True
+            if not char or char not in SOURCES:
+                break
+        buffer.pos = start
+        return False
+
+    def _keep_unread_call(self, region: Region, marker: str, header: str) -> None:
+        """Write as prose what opens a region without a call that can be made."""
         buffer = self._buffer
-        buffer.rewind()
         if self._prose_type is not d.ReasoningDelta:
-            self._is_repaired = True
+            self._repair("unread_call")
             if buffer.closed and not buffer.text[buffer.pos :].strip():
                 self._drop_marker(marker)
                 return
         self._write_pending_openers()
-        self._write_markup(marker)
+        self._write_markup(f"{header}{marker}")
         self._expect_markup_end(
             region.tags.call_end if region.tags and marker == region.tags.call else region.end
         )
+
+    def _reads_region(self, region: Region) -> Resumable[bool]:
+        """Read the calls of a region; if there is none, read nothing."""
+        self._buffer.pin()
+        if (yield from find_reader(region.reader)(self._buffer, self._calls, region)):
+            return True
+        self._buffer.rewind()
+        return False
 
     def _expect_markup_end(self, end: str) -> None:
         if end in self._markers.call_markers and end not in self._markup_ends:
@@ -274,10 +370,13 @@ class ChatTemplateParser(Parser):
 
     def _write_markup(self, marker: str) -> None:
         """Write a marker that was just read as prose. What it ends is no call, but text."""
-        offset = self._buffer.offset + self._buffer.pos - len(marker)
-        self.write_prose(marker, offset, is_markup=True)
+        self.write_prose(marker, self._place_of(marker)[0], is_markup=True)
         if marker in self._markup_ends:
             del self._markup_ends[self._markup_ends.index(marker) :]
+
+    def _place_of(self, marker: str) -> tuple[int, str]:
+        """Return where the marker that was just read starts, and the marker."""
+        return self._buffer.offset + self._buffer.pos - len(marker), marker
 
     def _write_pending_openers(self) -> None:
         if not self._pending_openers:
@@ -304,7 +403,7 @@ class ChatTemplateParser(Parser):
         yield from self._buffer.skip_space()
         regions = self._markers.regions_after_names
         if (yield from read_name_first(self._buffer, self._calls, regions)):
-            self._is_repaired = True
+            self._repair("name_before_marker")
             return True
         self._buffer.rewind()
         return False
@@ -345,8 +444,7 @@ class ChatTemplateParser(Parser):
     def _drop_marker(self, marker: str) -> None:
         self._after_block = self._after_block or not self._has_prose
         if marker in self._markers.section_openers:
-            offset = self._buffer.offset + self._buffer.pos - len(marker)
-            self._pending_openers.append((offset, marker))
+            self._pending_openers.append(self._place_of(marker))
         elif marker not in self._markers.call_markers:
             self._markup_ends.clear()
 

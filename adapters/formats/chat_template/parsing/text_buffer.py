@@ -23,6 +23,9 @@ DeltaType = Callable[[str], d.Delta]
 """A delta with only a text: TextDelta, ReasoningDelta, RefusalDelta or ArgumentsDelta."""
 
 
+_is_cut_marker = re.compile(r"(<[|\uff5c]|\]<\]).*\w", re.DOTALL).match
+
+
 class MarkerFinder:
     """Finds the first of several markers in a text that may end in the middle of one.
 
@@ -55,6 +58,19 @@ class MarkerFinder:
             if text[start] in self.first_characters and text[start:] in self._prefixes:
                 return start, -1
         return match.span() if match else (len(text), -1)
+
+    def find_cut(self, text: str, pos: int) -> int:
+        """Return where a marker starts that the end of the text cut off, else that end.
+
+        Its beginning must be unmistakable: a text may well end with `<` or `</`.
+
+        >>> finder = MarkerFinder(["<|tool_call|>", "</think>"])
+        >>> [finder.find_cut(text, 0) for text in ("a <|tool_", "a <|", "a </thi")]
+        [2, 4, 7]
+        """
+        first = max(pos, len(text) - self._max_prefix)
+        starts = (start for start in range(first, len(text)) if text[start:] in self._prefixes)
+        return next((start for start in starts if _is_cut_marker(text, start)), len(text))
 
     def find_here(self, text: str, pos: int, *, is_whole: bool = False) -> int:
         """Return the end of the marker that starts here, 0 if one may start, -1 if none does."""

@@ -20,6 +20,7 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
 )
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec
+from antiphon.domain.vocabulary.repairs import Repair
 
 MAX_NAME_LENGTH = 128
 
@@ -28,18 +29,27 @@ class Calls(Protocol):
     """Receives the calls that a reader finds.
 
     `markers` are all those of the family: none of them is a part of a call's markup in JSON.
-    `names` are those of the tools that may be called.
+    `openers` stand before a call, or before the first one. `names` are those of the tools that may
+    be called.
     """
 
     markers: MarkerFinder
+    openers: tuple[str, ...]
 
     @property
     def names(self) -> Collection[str]: ...
 
-    def find_tool(self, name: str) -> ToolSpec | None: ...
+    def find_tool(self, name: str) -> ToolSpec | None:
+        """Return the tool that a call means by this name, in whichever spelling."""
+
+    def is_name(self, name: str) -> bool:
+        """Whether text is the name of a tool, where it may also be a part of an argument."""
 
     def write_prose(self, text: str, offset: int) -> None:
         """Write text that stands at `offset` of the turn, inside the markup of a call to come."""
+
+    def note(self, repair: Repair) -> None:
+        """Note what was repaired of the call that has started, or is about to."""
 
     def start(self, tool: ToolSpec, call_id: str | None = None) -> None: ...
 
@@ -49,6 +59,34 @@ class Calls(Protocol):
 
 
 is_name = re.compile(r"[\w.$-]*").fullmatch
+
+_WORD = re.compile(r"[\w.$-]+")
+_ATTRIBUTES = frozenset(
+    {"key", "name", "type", "string", "true", "false", "number", "integer", "boolean", "null"}
+    | {"array", "object"}
+)
+"""Words that stand beside the name of an argument in its tag."""
+
+
+def find_key(text: str, names: Collection[str]) -> str | None:
+    """Return the argument that a damaged key means, None if none: no key is made up.
+
+    `names` are those that the tool has; if it says none, a key may have spaces.
+
+    >>> find_key('key"city" type', ["city"]), find_key("town", ["city"])
+    ('city', 'town')
+    >>> find_key("city, France", ["city"]) is None
+    True
+    """
+    name = text.strip()
+    if name and (name in names or is_name(name)):
+        return name
+    words: list[str] = _WORD.findall(name)
+    known = [word for word in words if word in names]
+    if len(known) == 1 and all(word in _ATTRIBUTES for word in words if word != known[0]):
+        return known[0]
+    return name if not names and name and is_name(name.replace(" ", "")) else None
+
 
 Reader = Callable[[TextBuffer, Calls, Region], Resumable[bool]]
 

@@ -25,7 +25,7 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
 from antiphon.domain.tools import ToolSpec
 
 NAME_KEYS = frozenset({"name", "tool_name"})
-ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args"})
 OTHER_KEYS = frozenset({"id", "type", "index", "call_id", "tool_call_id"})
 NESTING_KEY = "function"
 
@@ -65,16 +65,17 @@ def _read_calls(
 
     yield from read_more_calls(buffer, read_call, is_list=is_list)
     if region.end:
-        yield from _skip_surplus_brackets(buffer)
+        yield from _skip_surplus_brackets(buffer, calls)
         # Where the marker is ordinary text elsewhere, only this one belongs to the calls.
         yield from buffer.read_literal(region.end)
     return True
 
 
-def _skip_surplus_brackets(buffer: TextBuffer) -> Resumable[None]:
+def _skip_surplus_brackets(buffer: TextBuffer, calls: Calls) -> Resumable[None]:
     """Skip surplus closing brackets: models miscount, and the marker still follows."""
     yield from buffer.skip_space()
     while (yield from buffer.peek()) in ("}", "]"):
+        calls.note("surplus_bracket")
         yield from buffer.read_char()
         yield from buffer.skip_space()
 
@@ -158,7 +159,8 @@ def _end_call(buffer: TextBuffer, calls: Calls) -> Resumable[bool]:
     """End a call whose object ends here, unless the text ends before it."""
     yield from _skip_members(buffer)
     if not buffer.at_end:
-        yield from buffer.read_literal("}")
+        if not (yield from buffer.read_literal("}")):
+            calls.note("open_call")
         calls.end()
     return True
 

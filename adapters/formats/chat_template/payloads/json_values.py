@@ -150,6 +150,7 @@ def read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec, end: End) -
     if first == '"':  # JSON inside a string, or a custom tool's unwrapped input
         yield from buffer.read_char()
         if text_property(tool) is None:
+            calls.note("encoded_arguments")
             return (yield from _unescape_string(buffer, calls.write))
         return (yield from _read_loose_text(buffer, calls, end))
     if first not in ("{", "["):
@@ -237,6 +238,7 @@ def _read_loose_text(buffer: TextBuffer, calls: Calls, end: End) -> Resumable[bo
             buffer.unread(marker.removeprefix('"'))
             return True
         calls.write(marker)
+        calls.note("quotes")
         is_first = False
     return False
 
@@ -258,7 +260,7 @@ def _ends_text(buffer: TextBuffer, calls: Calls, end: End, *, is_first: bool) ->
             key = yield from _read_short_string(buffer)
             if key is None or (yield from _peek_after_space(buffer)) != ":":
                 return False
-            if is_first or (closers and calls.find_tool(key)):
+            if is_first or (closers and calls.is_name(key)):
                 return True
             buffer.pos += 1
             members += 1

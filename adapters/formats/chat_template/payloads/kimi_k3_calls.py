@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families.family import Region
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
@@ -18,6 +20,7 @@ from antiphon.adapters.formats.chat_template.payloads.calls import (
     MAX_NAME_LENGTH,
     Calls,
     empty_arguments,
+    find_key,
     text_in_name,
 )
 from antiphon.adapters.formats.chat_template.payloads.json_values import (
@@ -53,6 +56,7 @@ VALUE_END = MarkerFinder(
         "<|end_of_msg|>",
     ]
 )
+CALL_ENDS = MarkerFinder(each for each in VALUE_END.markers if "argument" not in each)
 OWN_ENDS = ("<|close|>argument<|sep|>", "<|close|>json<|sep|>")
 CALL_END = "<|close|>call<|sep|>"
 ATTRIBUTE = re.compile(r'\b(?:(tool|key)\s*=\s*"([^"]*)"|(index|type)\s*=\s*"([a-z0-9]*)")')
@@ -69,6 +73,7 @@ class _Head(Struct, frozen=True):
     attributes: Mapping[str, str]
     rest: str = ""
     is_cut: bool = False
+    text: str = ""
 
 
 def read_kimi_k3_call(buffer: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
@@ -78,10 +83,12 @@ def read_kimi_k3_call(buffer: TextBuffer, calls: Calls, _: Region) -> Resumable[
     # A call has no place for text beside its attributes.
     if tool is None or head.rest or head.is_cut:
         return False
-    calls.start(tool)
     if text_property(tool) is None:
         closed = yield from _read_arguments(buffer, calls, tool)
+        if closed is None:
+            return False
     else:
+        calls.start(tool)
         closed = yield from _read_input(buffer, calls, tool)
     if closed or not buffer.at_end:
         calls.end()
@@ -115,38 +122,79 @@ def _parse_head(text: str, names: Sequence[str], *, is_cut: bool = False) -> _He
     rest = "".join([*pieces, text[pos:]]).strip()
     if is_cut and CUT_MARKUP.fullmatch(rest):
         rest = ""
-    return _Head(attributes, rest, is_cut)
+    return _Head(attributes, rest, is_cut, text)
 
 
 def _unescape(value: str) -> str:
     return value.replace("&quot;", '"').replace("&amp;", "&")
 
 
-def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumable[bool]:
-    """Write the arguments as JSON; return whether they ended before the text did."""
+def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumable[bool | None]:
+    """Write the arguments as JSON; return whether they ended before the text did.
+
+    Return None if none of them can be read: that is no call.
+    """
     separator = "{"
+    properties = (tool.parameters or {}).get("properties")
+    names = properties if isinstance(properties, dict) else {}
     while True:
         yield from buffer.skip_space()
+        start = buffer.pos
         if (yield from buffer.read_literal(OPEN_ARGUMENT)):
             head = yield from _read_head(buffer, "key", "type")
             if head.is_cut:
+                if separator == "{":
+                    calls.start(tool)
                 calls.write(_cut_member(head, separator))
                 return False
-            key = head.attributes.get("key", "")
+            key, head = _find_key(head, names)
+            if key is None:
+                buffer.pos = start
+                break
+            if key != head.attributes.get("key"):
+                calls.note("argument_name")
+            if separator == "{":
+                calls.start(tool)
             calls.write(f"{separator}{quote_json(key)}: ")
             separator = ", "
             types = property_types(tool.parameters or {}, key)
             yield from _copy_value(buffer, calls.write, types, head)
+            if not buffer.at_end and not buffer.text[: buffer.pos].endswith(OWN_ENDS):
+                calls.note("open_value")
         elif separator == "{" and (yield from buffer.read_literal(OPEN_JSON)):
             arguments, is_closed = yield from _collect_json(buffer)
+            calls.start(tool)
             calls.write(arguments)
-            return (yield from _read_call_end(buffer)) if is_closed else False
+            return (yield from _read_call_end(buffer, calls)) if is_closed else False
         else:
             break
-    closed = yield from _read_call_end(buffer)
+    has_arguments = separator != "{"
+    if not has_arguments and not (yield from _is_over(buffer)):
+        return None
+    if not has_arguments:
+        calls.start(tool)
+    closed = yield from _read_call_end(buffer, calls)
     if closed:
-        calls.write("{}" if separator == "{" else "}")
+        calls.write("}" if has_arguments else "{}")
     return closed
+
+
+def _find_key(head: _Head, names: Mapping[str, Any]) -> tuple[str | None, _Head]:
+    """Return the key, and the head without what a damaged one left beside it."""
+    written = head.attributes.get("key", "")
+    key = find_key(head.text, names)
+    if written in names or (written and not head.rest):
+        is_noise = key == written
+        return written, replace(head, rest="") if is_noise else head
+    return key, _Head({name: each for name, each in head.attributes.items() if name == "type"})
+
+
+def _is_over(buffer: TextBuffer) -> Resumable[bool]:
+    """Whether no arguments follow: the call ends here, or something around it."""
+    start = buffer.pos
+    found = yield from buffer.read_marker(CALL_ENDS)
+    buffer.pos = start
+    return bool(found) or buffer.at_end
 
 
 def _cut_member(head: _Head, separator: str) -> str:
@@ -167,10 +215,12 @@ def _collect_json(buffer: TextBuffer) -> Resumable[tuple[str, bool]]:
     return "".join(pieces), is_closed
 
 
-def _read_call_end(buffer: TextBuffer) -> Resumable[bool]:
+def _read_call_end(buffer: TextBuffer, calls: Calls) -> Resumable[bool]:
     """Return whether the call is over: it ended, or something else follows."""
     yield from buffer.skip_space()
     has_end = yield from buffer.read_literal(CALL_END)
+    if not has_end and not buffer.at_end:
+        calls.note("open_call")
     return has_end or not buffer.at_end
 
 
@@ -190,7 +240,7 @@ def _read_input(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumable[b
             separator = "\n"
         else:
             break
-    closed = yield from _read_call_end(buffer)
+    closed = yield from _read_call_end(buffer, calls)
     if closed and not separator:
         calls.write(empty_arguments(tool))
     return closed

@@ -22,8 +22,10 @@ MAX_HEAD_LENGTH = 3 * MAX_NAME_LENGTH
 """Of a name, an id and the markers around them."""
 
 HEAD = re.compile(
-    r"(?:\s*[\w.:-]*\s*<\|tool_call:name\|>)?(?P<name>[^<]+)(?:<\|[a-z_:]*\|>(?:json)?|\s)*"
+    r"(?:\s*[\w.:-]*\s*<\|tool_call:name\|>)?(?P<name>[^<]+)(?:<\|[a-z_:]*\|>(?:j|js|jso|json)?|\s)*"
 )
+
+CUT_MARKER = re.compile(r"<(?:\|[a-z_:]*\|?)?\Z")
 
 
 @cache
@@ -33,14 +35,17 @@ def _head_ends(end: str) -> MarkerFinder:
 
 def read_marked_call(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read `id<|tool_call:name|>name<|…|>{…}` or `name<|…|>{…}`."""
-    head = yield from buffer.read_up_to(_head_ends(region.end), MAX_HEAD_LENGTH)
+    finder = _head_ends(region.end)
+    head = yield from buffer.read_up_to(finder, MAX_HEAD_LENGTH, or_end=True)
     if head is None:
         return False
-    match = HEAD.fullmatch(head[0])
+    match = HEAD.fullmatch(head[0] if head[1] else CUT_MARKER.sub("", head[0]))
     tool = calls.find_tool(match["name"].strip()) if match else None
     if tool is None:
         return False
     calls.start(tool)
+    if not head[1]:
+        return True
     if head[1] == region.end:
         calls.write(empty_arguments(tool))
         calls.end()

@@ -30,7 +30,7 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     markers_of,
     read_arguments,
 )
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain.tools import FUNCTIONS, ToolSpec
 
 RANDOM_ID_LENGTH = 9
 AFTER_NAME = ("[ARGS]", "[CALL_ID]", "{")
@@ -39,6 +39,7 @@ SEPARATOR = "<｜tool▁sep｜>"
 FENCE_OPENING = re.compile(r"\s*(?:```[a-z]*\s*){0,2}\Z")
 TAG_END = MarkerFinder([">"])
 AFTER_COUNTED_NAME = ("<|tool_call_argument_begin|>", "<|tool_call_end|>", "{")
+is_id = re.compile(r"[\w.:$-]*").fullmatch
 COUNTED_NAME = re.compile(r"(?:functions\.)?(.*?)(?::[0-9]+)?", re.DOTALL)
 
 
@@ -133,8 +134,10 @@ def _find_counted_tool(calls: Calls, call_id: str) -> ToolSpec | None:
     match = COUNTED_NAME.fullmatch(call_id)
     assert match
     name = match[1]
-    return calls.find_tool(name) or (
-        calls.find_tool(name.rpartition(".")[2]) if is_name(name) else None
+    return (
+        calls.find_tool(name)
+        or calls.find_tool(call_id)
+        or (calls.find_tool(f"{FUNCTIONS}.{call_id}") if is_id(call_id) else None)
     )
 
 

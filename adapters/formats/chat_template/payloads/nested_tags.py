@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,13 +37,18 @@ class _Element(Struct):
     children: list[_Element] = []
 
 
-def read_nested_text(buffer: TextBuffer, tags: Tags, key: str, write: Write) -> Resumable[bool]:
-    """Write the markup of a value; return whether it has an end. Tags of its own name may nest."""
+def read_nested_text(
+    buffer: TextBuffer, tags: Tags, key: str, stops: Sequence[str], write: Write
+) -> Resumable[bool]:
+    """Write the markup of a value; return whether it has an end. Tags of its own name may nest.
+
+    A missing end is excused at one of the `stops`, which is no part of a value.
+    """
     begin, end = f"{tags.key}{key}{tags.key_end}", tags.value_end.replace("{key}", key)
-    finder = MarkerFinder([begin, end, tags.call_end])
+    finder = MarkerFinder([begin, end, *stops])
     depth = 1
     while marker := (yield from buffer.read_until(finder, write)):
-        if marker == tags.call_end:
+        if marker in stops:
             buffer.unread(marker)
             return True
         depth += 1 if marker == begin else -1

@@ -29,7 +29,6 @@ from antiphon.adapters.formats.chat_template.payloads.calls import (
     read_more_calls,
 )
 from antiphon.adapters.formats.chat_template.payloads.json_values import (
-    copy_string,
     quote_json,
     read_escape,
     read_hex_digits,
@@ -40,10 +39,12 @@ from antiphon.domain.tools import ToolSpec
 
 NAME_END = MarkerFinder("()[]{}<> \n,:;=\"'")
 KEY_END = MarkerFinder("=,()[]{}:;\"'")
-QUOTES: Mapping[str, MarkerFinder] = {quote: MarkerFinder([quote, "\\"]) for quote in ('"', "'")}
+QUOTES = ('"', "'")
 ESCAPES: Mapping[str, str] = {"'": "'", "\n": "", "a": "\a", "v": "\v", "0": "\0"}
 HEX_LENGTHS: Mapping[str, int] = {"x": 2, "U": 8}
 SEPARATORS = (",", ";")
+LEADING_ZEROS = re.compile(r"\A(-?)0+(?=[1-9][0-9]*\Z)")
+"""Of a number, which Python allows none."""
 PLAIN_VALUE = re.compile(r"-?[0-9.]+|True|False|None|true|false|null")
 
 
@@ -55,7 +56,8 @@ def _value_markers(end: str) -> MarkerFinder:
 @cache
 def _text_markers(quote: str, end: str) -> MarkerFinder:
     # A text whose closing quote is missing ends where its calls end.
-    return MarkerFinder([quote, "\\", *([f"){end}", f")]{end}"] if end else [])])
+    ends = [f"){end}", f")]{end}"] if end else [")"]
+    return MarkerFinder([quote, "\\", *ends])
 
 
 def read_pythonic_calls(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
@@ -161,9 +163,12 @@ class _Arguments:
             yield from self._read_text(key, quote)
             return True
         pieces: list[str] = []
-        marker = yield from self._read_other_value(pieces.append)
+        marker = yield from self._read_other_value(pieces)
         source = "".join(pieces).strip()
         value = python_value_to_json(source) if marker else source
+        if marker in QUOTES:  # that of a text without its first quote
+            self._calls.note("quotes")
+            value = quote_json(source)
         if not self._has_started and (value is None or not (marker or self._end)):
             return False
         self._start()
@@ -221,13 +226,25 @@ class _Arguments:
             if marker == "\\":
                 write((yield from _read_python_escape(buffer)))
             elif marker != quote:
-                buffer.unread(marker)
-                return True
+                if self._end or (yield from self._is_last_bracket()):
+                    self._calls.note("quotes")
+                    buffer.unread(marker)
+                    return True
+                write(marker)
             elif (yield from self._goes_on()):
                 return True
             else:
                 write(marker)
         return False
+
+    def _is_last_bracket(self) -> Resumable[bool]:
+        """Whether the message ends after the bracket that was read; read nothing."""
+        buffer, position = self._buffer, self._buffer.pos
+        yield from buffer.read_literal("]")
+        yield from buffer.skip_space()
+        is_last = (yield from buffer.peek()) == ""
+        buffer.pos = position
+        return is_last
 
     def _goes_on(self) -> Resumable[bool]:
         """Whether the call goes on or ends here: if not, the quote before was part of a text."""
@@ -257,25 +274,52 @@ class _Arguments:
         if char in ("", "]", "<", *SEPARATORS) or (yield from self._is_at_end_marker()):
             return True
         following = yield from buffer.read_up_to(NAME_END, MAX_NAME_LENGTH)
-        return bool(following and following[1] == "(" and self._calls.find_tool(following[0]))
+        return bool(following and following[1] == "(" and self._calls.is_name(following[0]))
 
     # --- other values -----------------------------------------------------------------------------
 
-    def _read_other_value(self, write: Write) -> Resumable[str]:
-        """Write a value that is no text, up to a comma or bracket; return that, "" at the end."""
-        buffer, depth = self._buffer, 0
+    def _read_other_value(self, pieces: list[str]) -> Resumable[str]:
+        """Read a value that is no text, up to a comma or bracket; return that, "" at the end.
+
+        A quote after a text that has none before it ends the value, and is returned, too.
+        """
+        buffer, depth, write = self._buffer, 0, pieces.append
         while marker := (yield from buffer.read_until(_value_markers(self._end), write)):
             if marker == self._end or (not depth and marker in ",)]"):
                 buffer.unread(marker)
                 return marker
+            if marker in QUOTES and not depth and "".join(pieces).strip():
+                if (yield from self._goes_on()):
+                    return marker
+                write(marker)
+                continue
             if marker in "([{":
                 depth += 1
             elif marker in ")]}":
                 depth = max(depth - 1, 0)
             write(marker)
-            if marker in QUOTES:
-                yield from copy_string(buffer, write, QUOTES[marker])
+            if marker in QUOTES and not (yield from self._copy_string(marker, write)):
+                return (yield from buffer.peek())
         return ""
+
+    def _copy_string(self, quote: str, write: Write) -> Resumable[bool]:
+        """Copy the rest of a string with its quote; without one, up to the end of the calls.
+
+        Return whether it has one.
+        """
+        buffer, markers = self._buffer, _text_markers(quote, self._end)
+        while marker := (yield from buffer.read_until(markers, write)):
+            if marker == "\\":
+                write(marker + (yield from buffer.read_char()))
+            elif marker == quote:
+                write(marker)
+                return True
+            elif self._end or (yield from self._is_last_bracket()):
+                buffer.unread(marker)
+                return False
+            else:
+                write(marker)
+        return False
 
 
 def _is_key(head: tuple[str, str] | None) -> bool:
@@ -301,6 +345,7 @@ def python_value_to_json(source: str) -> str | None:
     >>> python_value_to_json("{'city': 'Paris', 'days': [1, 2], 'metric': True}")
     '{"city": "Paris", "days": [1, 2], "metric": true}'
     """
+    source = LEADING_ZEROS.sub(r"\1", source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # for an odd escape in the model's text
@@ -314,7 +359,7 @@ def _literal_value(node: ast.expr) -> Any:
     match node:
         case ast.Name(id=name) if name in PYTHON_NAMES:
             return PYTHON_NAMES[name]
-        case ast.List(elts=values) | ast.Tuple(elts=values):
+        case ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values):
             return [_literal_value(value) for value in values]
         case ast.Dict(keys=keys, values=values):
             pairs = zip(keys, values, strict=True)

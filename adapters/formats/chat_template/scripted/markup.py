@@ -24,6 +24,7 @@ from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
 from antiphon.adapters.formats.chat_template.renderer import ChatRenderer
 from antiphon.adapters.formats.chat_template.scripted.script_calls import call_of
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.fitting import Fittings
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
 from antiphon.adapters.formats.token_cache import token_array
 from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
@@ -159,10 +160,8 @@ class ScriptedRenderer(ChatRenderer):
     def __init__(self) -> None:
         self._steps = LoopSteps()
         self.turn_cache = chat_turn_cache()
+        self.fittings = Fittings()
         self._tools: LruCache[array[int]] = LruCache(MAX_CACHED_TOOLS_BYTES)
-
-    def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - no prompt does
-        return False
 
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or (turn.tools and has_large_tools(turn)):
@@ -386,7 +385,11 @@ def _with_texts(ids: Sequence[int]) -> list[tuple[int, str]]:
 
 def _pair_with_texts(ids: Sequence[int]) -> list[tuple[int, str]]:
     texts = TOKENIZER.token_texts(ids)
-    return [(token, "" if token == END else text) for token, text in zip(ids, texts, strict=True)]
+    pairs: dict[int, tuple[int, str]] = {END: (END, "")}
+    for token, text in zip(ids, texts, strict=True):
+        if token not in pairs:
+            pairs[token] = (token, text)
+    return [pairs[token] for token in ids]  # a repeated text takes no more memory than its tokens
 
 
 _pair_cached = lru_cache(MAX_CACHED_TURNS)(_pair_with_texts)

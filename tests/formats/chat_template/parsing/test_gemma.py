@@ -1,5 +1,7 @@
 """How calls and reasoning of Gemma are read where they are not as its templates write them."""
 
+# ruff: noqa: E501 - one case a line
+
 from __future__ import annotations
 
 import json
@@ -12,8 +14,22 @@ from antiphon.adapters.formats.chat_template.gemma_style import QUOTE, gemma_tag
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 from antiphon.domain.json import Json
+from antiphon.domain.tools import ToolSpec
 
 Read = Callable[..., list[d.Delta]]
+
+REPORT = ToolSpec(
+    name="report",
+    parameters={
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "units": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "places": {"type": "array", "items": {"type": "string"}},
+        },
+    },
+)
 
 ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "spaces": ("{ city : @Rome@ , days : 2 }", {"city": "Rome", "days": 2}),
@@ -47,6 +63,64 @@ def test_arguments_are_read_generously(read: Read, written: str, expected: dict[
         assert json.loads(arguments.text) == expected
 
 
+DELIMITERS = {
+    "no opening one": ("{city:Paris, France@,days:5}", {"city": "Paris, France", "days": 5}),
+    "no opening one at the end": ("{days:5,city:Paris, France@}", {"days": 5, "city": "Paris, France"}),
+    "no closing one": ("{city:@Paris, France,days:5}", {"city": "Paris, France", "days": 5}),
+    "no closing one before a text": ("{city:@Paris,units:@km@}", {"city": "Paris", "units": "km"}),
+    "no closing one before a list": ("{city:@Paris, places:[@a@]}", {"city": "Paris", "places": ["a"]}),
+    "no closing one and no bracket": ("{city:@Paris", {"city": "Paris"}),
+    "none": ("{city:Paris, France,days:5}", {"city": "Paris, France", "days": 5}),
+    "none in a list": ("{places:[a@,@b@,c]}", {"places": ["a", "b", "c"]}),
+    "a bracket in a text without one": ("{city:a[0], b@,days:5}", {"city": "a[0], b", "days": 5}),
+    "a doubled opening one": ("{city:@@Paris@,days:5}", {"city": "Paris", "days": 5}),
+    "a doubled closing one": ("{city:@Paris@@,days:5}", {"city": "Paris", "days": 5}),
+    "two doubled ones": ("{city:@@Paris@@,days:5}", {"city": "Paris", "days": 5}),
+    "quotes in a text": ("{city:@say @hi@ to@,days:5}", {"city": 'say "hi" to', "days": 5}),
+    "quotes at the end of a text": ("{city:@say @hi@@,days:5}", {"city": 'say "hi"', "days": 5}),
+    "quotes at the start of a text": ("{city:@@a@ and b@,days:5}", {"city": '"a" and b', "days": 5}),
+    "triple quotes": ("{city:@f(@@@ a, b @@@)@,days:5}", {"city": 'f(""" a, b """)', "days": 5}),
+    "JSON in a text": ("{city:@{@a@:@b@}@,days:5}", {"city": '{"a":"b"}', "days": 5}),
+    "single quotes": ("{city:'New York, NY',days:5}", {"city": "New York, NY", "days": 5}),
+    "a doubled bracket": ("{{city:@a@,days:5}", {"city": "a", "days": 5}),
+    "single quotes in a list": ("{places:['a, b', 'c']}", {"places": ["a, b", "c"]}),
+    "words after a text": ("{city:@a@ b,days:5}", {"city": 'a" b', "days": 5}),
+    "words after a number": ("{days:5, or so,city:@a@}", {"days": "5, or so", "city": "a"}),
+    "an argument in a text": ("{city:@a,days:5@}", {"city": "a,days:5"}),
+    "an argument in a text before another": ("{city:@a, days:5 b@,days:5}", {"city": "a, days:5 b", "days": 5}),
+    "the end of a call in a text": ("{city:@a <tool_call|> b@}", {"city": "a <tool_call|> b"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "expected"), DELIMITERS.values(), ids=DELIMITERS)
+def test_a_text_is_whole_where_a_delimiter_is_missing_or_surplus(
+    read: Read, written: str, expected: dict[str, Any]
+) -> None:
+    text = f"<|tool_call>call:report{written.replace('@', QUOTE)}<tool_call|>"
+    for cuts in ((), range(1, len(text))):
+        start, arguments, end = read("gemma4", text, cuts=cuts, tools=(REPORT,))
+        assert (start, end) == (d.CallStart("report"), d.ItemEnd())
+        assert isinstance(arguments, d.ArgumentsDelta)
+        assert json.loads(arguments.text) == expected
+
+
+@pytest.mark.parametrize("first", ["city:@Oslo", "city:@Oslo}", "city:Oslo@", "city:Oslo"])
+def test_a_text_without_its_end_leaves_the_next_call_alone(read: Read, first: str) -> None:
+    calls = (f"{{{first}", "{city:@Ulm@}")
+    text = "".join(f"<|tool_call>call:report{x}<tool_call|>" for x in calls).replace("@", QUOTE)
+    for cuts in ((), range(1, len(text))):
+        deltas = read("gemma4", text, cuts=cuts, tools=(REPORT,))
+        written = [json.loads(x.text) for x in deltas if isinstance(x, d.ArgumentsDelta)]
+        assert written == [{"city": "Oslo"}, {"city": "Ulm"}]
+
+
+@pytest.mark.parametrize("written", ["{Paris, France}", "{@Paris@}", "{the city is: Paris}"])
+def test_arguments_without_a_key_are_text(read: Read, written: str) -> None:
+    text = f"<|tool_call>call:report{written.replace('@', QUOTE)}<tool_call|>"
+    for cuts in ((), range(1, len(text))):
+        assert read("gemma4", text, cuts=cuts, tools=(REPORT,)) == [d.TextDelta(text)]
+
+
 @pytest.mark.parametrize("head", ["call:", ":", "", " call:"])
 def test_the_word_before_a_name_may_be_missing(read: Read, head: str) -> None:
     text = f"<|tool_call>{head}crm__find{{}}<tool_call|>"
@@ -62,7 +136,8 @@ def test_a_text_is_streamed(parser_of: Callable[..., Any]) -> None:
     parser.feed(Step(text=f"<|tool_call>call:get_weather{{city:{QUOTE}"))
     assert parser.feed(Step(text='one "t')) == [d.ArgumentsDelta('one \\"t')]
     assert parser.feed(Step(text="wo<|")) == [d.ArgumentsDelta("wo")]
-    assert parser.feed(Step(text='"|>')) == [d.ArgumentsDelta('"')]
+    assert parser.feed(Step(text='"|>')) == []  # what follows a delimiter says whether it is one
+    assert parser.feed(Step(text="}<t")) == [d.ArgumentsDelta('"}'), d.ItemEnd()]
 
 
 @pytest.mark.parametrize(

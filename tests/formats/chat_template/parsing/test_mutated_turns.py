@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from random import Random
 from typing import Any
 
@@ -20,6 +20,7 @@ from antiphon.adapters.formats.chat_template.call_writer import write_calls
 from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
 from antiphon.adapters.formats.chat_template.families.minimax import NAMESPACE
 from antiphon.adapters.formats.chat_template.families.own import markers_of_family
+from antiphon.adapters.formats.chat_template.payloads.json_values import parse_json
 from antiphon.domain import deltas as d
 from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
@@ -56,6 +57,7 @@ MARKUP: Mapping[str, Sequence[re.Pattern[str]]] = {
 }
 """By family, where a word is part of the markup."""
 
+NAME = re.compile(r"[\w.$-]+")
 CALL_ID = re.compile(r'"(?:id|type|index|call_id|tool_call_id)"\s*:?\s*"[^"]*')
 """What identifies or describes a call in JSON. It is not used: the client gets ids of our own."""
 
@@ -190,6 +192,22 @@ def lost_words(family: str, text: str, deltas: Sequence[d.Delta]) -> Counter[str
     return Counter(WORD.findall(text)) - words_of(deltas)
 
 
+def made_up_keys(text: str, deltas: Sequence[d.Delta]) -> list[str]:
+    """Return the arguments' names that are no names, and that the model did not write in quotes."""
+    calls = [x for x in deltas if isinstance(x, d.CallStart | d.ArgumentsDelta)]
+    keys: list[str] = []
+    for start, arguments in pairwise(calls):
+        if isinstance(start, d.CallStart) and isinstance(arguments, d.ArgumentsDelta):
+            value = parse_json(arguments.text) if start.kind == "function" else None
+            keys += value if isinstance(value, dict) else ()
+    quoted = (json.dumps(key, ensure_ascii=False) for key in keys)
+    return [
+        key
+        for key, written in zip(keys, quoted, strict=True)
+        if not (NAME.fullmatch(key) or written in text)
+    ]
+
+
 def words_of(deltas: Sequence[d.Delta]) -> Counter[str]:
     return Counter(WORD.findall("".join(_texts(deltas))))
 
@@ -216,6 +234,7 @@ def test_a_turn_with_faults_is_read_whole_and_however_it_is_cut(read: Read, fami
         deltas = read(family, text, tools=TOOLS, **options)
         assert read(family, text, cuts=cuts, tools=TOOLS, **options) == deltas, text
         assert not lost_words(family, text, deltas), text
+        assert not made_up_keys(text, deltas), text
 
 
 @pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if row.call_form])

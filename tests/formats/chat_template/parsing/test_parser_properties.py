@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from antiphon.adapters.formats.chat_template.call_writer import write_calls
 from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
 from antiphon.adapters.formats.chat_template.families.end_tokens import END_TOKENS
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import MarkerFinder
 from antiphon.domain import deltas as d
 
 Read = Callable[..., list[d.Delta]]
@@ -101,7 +102,9 @@ family_and_text = st.sampled_from(sorted(FAMILIES)).flatmap(
 FORMS = sorted(
     name
     for name, row in FAMILIES.items()
-    if row.call_form and not row.call_form.begin.startswith(row.end_markers)
+    if row.call_form
+    and not row.call_form.begin.startswith(row.end_markers)
+    and row.header is None  # each call is a message of its own, whose end is no text
 )
 
 
@@ -172,6 +175,7 @@ def test_no_text_is_lost(read: Read, written: tuple[str, str]) -> None:
     longest_first = sorted(markers(row), key=len, reverse=True)
     any_marker = re.compile("|".join(map(re.escape, longest_first)))
     bare, shown_text = any_marker.sub("", text), any_marker.sub("", shown_text)
+    bare = bare[: MarkerFinder(longest_first).find_cut(bare, 0)]
     if any(marker in bare for marker in markers(row)):
         return  # removing one marker has made another
     assert "".join(shown_text.split()) == "".join(bare.split())
@@ -207,5 +211,9 @@ def test_arguments_are_read_as_they_were_written(
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_no_marker_stands_inside_another(family: str) -> None:
-    whole = markers(FAMILIES[family])
-    assert [(a, b) for a in whole for b in whole if a != b and b in a] == []
+    row = FAMILIES[family]
+    whole = markers(row)
+    # A header that stands for itself is found as a whole.
+    header = (row.header or "").strip() or "none"
+    pairs = [(a, b) for a in whole for b in whole if a != b and not a.startswith(header)]
+    assert [(a, b) for a, b in pairs if b in a] == []

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from antiphon.adapters.formats.chat_template.argument_styles import STYLES
+from antiphon.adapters.formats.chat_template.call_writer import write_calls
+from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.adapters.formats.structural_tag import structural_tag_constraint
 from antiphon.application.ports import Step
@@ -90,6 +93,7 @@ EDITS: dict[str, tuple[str, str, Any]] = {
     "a quoted text by its tag": ("deepseek_v4", dsml(parameter("path", '"a"', ' string="false"')), {"path": "a"}),
     "null by its tag": ("deepseek_v4", dsml(parameter("note", "null", ' string="false"')), {"note": None}),
     "the word null by its tag": ("deepseek_v4", dsml(parameter("note", "null", ' string="true"')), {"note": "null"}),
+    "no sign after an attribute": ("deepseek_v4", dsml('<｜DSML｜parameter name"path" string"true">a</｜DSML｜parameter>'), {"path": "a"}),
     "other quotes": ("minimax_m2", "<invoke name='edit'><parameter  name = path >a</parameter></invoke>", {"path": "a"}),
     "spaces around an attribute's value": ("minimax_m2", '<invoke name= "edit" ><parameter name="path">a</parameter></invoke>', {"path": "a"}),
     "a list in tags": ("minimax_m3", m3("{tags}{item}a{/item}{item}{/item}{/tags}"), {"tags": ["a", ""]}),
@@ -157,6 +161,37 @@ def test_a_value_ends_where_its_call_goes_on(
     assert_one_call(read, family, text, expected)
 
 
+BROKEN: dict[str, tuple[str, str]] = {
+    "a value": ("deepseek_v4", '<｜DSML｜invoke name="edit"><｜DSML｜parameter name="path" string="true">a\n</｜DSML｜invoke>\n'),
+    "a value and its call": ("deepseek_v4", '<｜DSML｜invoke name="edit"><｜DSML｜parameter name="path" string="true">a\n'),
+    "V3.2's": ("deepseek_v32", '<｜DSML｜invoke name="edit">\n<｜DSML｜parameter name="path" string="true">a\n'),
+    "V4.1's": ("deepseek_v41", '<｜DSML｜ invoke name="edit">\n<｜DSML｜ parameter name="path" string="true">a\n'),
+    "MiniMax's": ("minimax_m2", '<minimax:tool_call>\n<invoke name="edit">\n<parameter name="path">a\n'),
+    "GLM's": ("glm47", "<tool_call>edit<arg_key>path</arg_key><arg_value>a\n"),
+    "Qwen's": ("qwen3_coder", "<tool_call>\n<function=edit>\n<parameter=path>\na\n"),
+    "Seed's": ("seed_oss", "<seed:tool_call>\n<function=edit>\n<parameter=path>a\n"),
+    "Step's": ("step3", '<steptml:invoke name="edit"><steptml:parameter name="path">a\n'),
+}  # fmt: skip
+NEXT = [("edit", {"path": "b", "line": 3}), ("stop", {})]
+
+
+@pytest.mark.parametrize(("family", "broken"), BROKEN.values(), ids=BROKEN)
+def test_what_is_not_closed_does_not_swallow_the_next_call(
+    read: Read, family: str, broken: str
+) -> None:
+    form = FAMILIES[family].call_form
+    assert form
+    whole = write_calls(form, NEXT)
+    for text in (broken + whole, broken + whole.removeprefix(form.open)):
+        deltas = read(family, text, tools=TOOLS)
+        assert read(family, text, tools=TOOLS, cuts=range(1, len(text))) == deltas
+        names = [x.name for x in deltas if isinstance(x, d.CallStart)]
+        written = [json.loads(x.text) for x in deltas if isinstance(x, d.ArgumentsDelta)]
+        assert names == ["edit", "edit", "stop"]
+        assert written[0]["path"].strip() == "a"
+        assert written[1:] == [NEXT[0][1], {}]
+
+
 def test_the_call_after_an_unclosed_value_is_read(read: Read) -> None:
     text = function("<parameter=path>\na") + "\n" + function(setting("line", "3"))
     for cuts in ((), range(1, len(text))):
@@ -174,6 +209,52 @@ def test_markup_in_the_text_of_a_custom_tool_stays_in_it(read: Read) -> None:
     text = function(setting("input", MARKUP), name="patch")
     for cuts in ((), range(1, len(text))):
         assert read("qwen3_coder", text, tools=TOOLS, cuts=cuts)[1] == d.ArgumentsDelta(MARKUP)
+
+
+VALUES = [
+    name
+    for name, row in FAMILIES.items()
+    if any(region.tags and region.tags.value for region in row.calls.values())
+]
+MISTAKES: dict[str, tuple[str, str]] = {
+    "no tag of a value": ("PATH</key><value>", "PATH</key>"),
+    "no tag of a value at the end": ("LINE</key><value>", "LINE</key>"),
+    "no tag of a key": ("</value><key>LINE", "</value>LINE"),
+    "the tag of a call for that of a key": ("<key>LINE", "<call>LINE"),
+    "the tag of a call for that of the first key": ("<key>PATH", "<call>PATH"),
+    "a closing tag after the name": ("edit", "edit</value>"),
+    "a closing tag after a value": ("</value><key>LINE", "</value></key><key>LINE"),
+    "a closing tag at the end": ("3</value>", "3</value></key>"),
+    "the closing tag of a key for that of a value": ("one two</value>", "one two</key>"),
+    "a closing tag without its bracket": ("one two</value>", "one two</value"),
+    "a closing tag without its bracket at the end": ("3</value>", "3</value"),
+    "a doubled tag of a value": ("<value>one", "<value><value>one"),
+    "a doubled closing tag": ("one two</value>", "one two</value></value>"),
+    "no closing tag": ("one two</value>", "one two"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("family", VALUES)
+def test_arguments_are_whole_where_a_tag_is_missing_or_another(
+    read: Read, family: str, old: str, new: str
+) -> None:
+    form = FAMILIES[family].call_form
+    assert form
+    tags = next(region.tags for region in FAMILIES[family].calls.values() if region.tags)
+    text = write_calls(form, [("edit", {"path": "one two", "line": 3})])
+    spelled = text.replace(">\n<", "><")
+    for part, tag in (("<key>", tags.key), ("</key>", tags.key_end), ("<value>", tags.value),
+                      ("</value", tags.value_end[:-1]), ("<call>", tags.call),
+                      ("PATH", "path"), ("LINE", "line")):  # fmt: skip
+        old, new = old.replace(part, tag), new.replace(part, tag)
+    if tags.value_type:
+        spelled = re.sub(
+            re.escape(tags.value_type[0]) + ".*?" + re.escape(tags.value_type[1]), "", spelled
+        )
+    mistaken = spelled.replace(old, new, 1)
+    assert mistaken != spelled
+    assert_one_call(read, family, mistaken, {"path": "one two", "line": 3})
 
 
 @pytest.mark.parametrize("value", ["\na\n", "a\n", "\na", "a"])
@@ -282,11 +363,11 @@ def test_text_in_a_call_ends_it(read: Read) -> None:
         ("dots", "<parameter name=path and more"),
     ],
 )
-def test_a_tag_with_text_in_it_is_no_tag(read: Read, family: str, tag: str) -> None:
+def test_a_call_with_text_in_its_first_tag_is_text(read: Read, family: str, tag: str) -> None:
     begin = {"glm47": "<tool_call>edit", "deepseek_v4": '<｜DSML｜invoke name="edit">'}
     text = begin.get(family, '<invoke name="edit">') + tag
     for cuts in ((), range(1, len(text))):
-        assert read(family, text, tools=TOOLS, cuts=cuts)[-1] == d.TextDelta(tag)
+        assert read(family, text, tools=TOOLS, cuts=cuts) == [d.TextDelta(text)]
 
 
 @pytest.mark.parametrize("inner", [400, 9000])
