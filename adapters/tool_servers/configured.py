@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -25,11 +27,13 @@ MIN_SECRET_LENGTH = 4
 
 
 class ConfiguredServer(Struct, frozen=True, kw_only=True):
-    """A server with its policy in `terms`; errors must not contain any of `secrets`."""
+    """A server with its policy in `terms`; errors must not contain any of `secrets`, nor of those
+    that `current_secrets` returns."""
 
     terms: mcp.McpServerPolicy
     server: ToolServer
     secrets: tuple[str, ...] = ()
+    current_secrets: Callable[[], Sequence[str]] = tuple
 
     def __repr__(self) -> str:
         return f"ConfiguredServer({self.terms.label!r})"
@@ -47,7 +51,9 @@ class ConfiguredServers(ToolServers):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._servers = {server.terms.label: server for server in servers}
-        self._tool_lists = _ToolListCache(keep_lists_s, now)
+        self._listings = _ListingCache(keep_lists_s, now)
+        for label, configured in self._servers.items():
+            configured.server.watch(partial(self._listings.drop, label))
         self._others = others
 
     @property
@@ -63,7 +69,7 @@ class ConfiguredServers(ToolServers):
     def session(self, server: McpTool) -> ToolSession:
         configured = self._servers.get(server.server_label)
         if configured is not None:
-            return _ConfiguredSession(configured, self._tool_lists)
+            return _ConfiguredSession(configured, self._listings)
         assert self._others is not None, "such a server does not resolve"
         return self._others.session(server)
 
@@ -73,35 +79,51 @@ class ConfiguredServers(ToolServers):
         await asyncio.gather(*(server.aclose() for server in servers))
 
 
-class _ToolListCache:
-    """The tool lists of servers, by label, for `ttl_s` seconds. Failures are not cached."""
+class _ListingCache:
+    """The listings of servers, by label, for `ttl_s` seconds, or until a server says that its tools
+    changed. Failures are not cached."""
 
     def __init__(self, ttl_s: float, now: Callable[[], float]) -> None:
         self._ttl_s = ttl_s
         self._now = now
-        self._entries: dict[str, tuple[float, tuple[Json, ...]]] = {}
+        self._entries: dict[str, tuple[float, mcp.Listing]] = {}
+        self._changes: Counter[str] = Counter()
 
-    def get(self, label: str) -> tuple[Json, ...] | None:
-        listed_at, tools = self._entries.get(label, (float("-inf"), ()))
-        return tools if self._now() - listed_at < self._ttl_s else None
+    def get(self, label: str) -> mcp.Listing | None:
+        listed_at, listing = self._entries.get(label, (float("-inf"), mcp.NO_LISTING))
+        return listing if self._now() - listed_at < self._ttl_s else None
 
-    def put(self, label: str, tools: tuple[Json, ...]) -> None:
-        self._entries[label] = (self._now(), tools)
+    def drop(self, label: str) -> None:
+        self._changes[label] += 1
+        self._entries.pop(label, None)
+
+    async def read(self, label: str, ask: Callable[[], Awaitable[mcp.Listing]]) -> mcp.Listing:
+        """Return what is cached, or else ask. Raises: what `ask` raises."""
+        if (cached := self.get(label)) is not None:
+            return cached
+        changes = self._changes[label]
+        listing = await ask()
+        if self._changes[label] == changes:  # else it may be what was before the change
+            self._entries[label] = (self._now(), listing)
+        return listing
 
 
 class _ConfiguredSession(ToolSession):
-    def __init__(self, configured: ConfiguredServer, tool_lists: _ToolListCache) -> None:
+    def __init__(self, configured: ConfiguredServer, listings: _ListingCache) -> None:
         self._configured = configured
         self._policy = configured.terms
-        self._tool_lists = tool_lists
+        self._listings = listings
         self._session: ToolSession | None = None
+        self._instructions = ""
 
     async def tools(self) -> tuple[Json, ...]:
-        tools = self._tool_lists.get(self._policy.label)
-        if tools is None:
-            tools = await self._list_tools()
-            self._tool_lists.put(self._policy.label, tools)
-        return tools
+        listing = await self._listings.read(self._policy.label, self._ask)
+        self._instructions = listing.instructions
+        return listing.tools
+
+    async def instructions(self) -> str:
+        # They belong to the list, which is read first and may have changed since.
+        return self._instructions
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         # A client can claim that a tool was listed, or approve its call.
@@ -117,12 +139,15 @@ class _ConfiguredSession(ToolSession):
         if self._session is not None:
             await self._session.aclose()
 
-    async def _list_tools(self) -> tuple[Json, ...]:
+    async def _ask(self) -> mcp.Listing:
+        session = self._open_session()
         try:
-            tools = await self._open_session().tools()
+            tools = await session.tools()
+            instructions = await session.instructions()
         except ToolServerError as error:
             raise ToolServerError(self._redact(str(error))) from None
-        return tuple(tool for tool in tools if self._policy.allow(tool.get("name")))
+        allowed = tuple(tool for tool in tools if self._policy.allow(tool.get("name")))
+        return mcp.Listing(allowed, self._redact(instructions))
 
     def _open_session(self) -> ToolSession:
         if self._session is None:
@@ -130,7 +155,8 @@ class _ConfiguredSession(ToolSession):
         return self._session
 
     def _redact(self, value: Any) -> Any:
-        return redact(self._configured.secrets, value)
+        configured = self._configured
+        return redact([*configured.secrets, *configured.current_secrets()], value)
 
 
 def redact(secrets: Sequence[str], value: Any) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +17,8 @@ from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import ToolServerError
 
 logger = logging.getLogger("antiphon.tools")
+
+T = TypeVar("T")
 
 
 class LimitedServer(ToolServer):
@@ -31,6 +35,9 @@ class LimitedServer(ToolServer):
             self._server, self.label, timeout_s=self._timeout_s, max_bytes=self._max_bytes
         )
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._server.watch(changed)
+
     async def aclose(self) -> None:
         await self._server.aclose()
 
@@ -44,10 +51,22 @@ class _LimitedSession(ToolSession):
         self._session: ToolSession | None = None
 
     async def tools(self) -> tuple[Json, ...]:
+        async def read(session: ToolSession) -> tuple[Json, ...]:
+            return _to_json(await session.tools())
+
+        return await self._list(read)
+
+    async def instructions(self) -> str:
+        async def read(session: ToolSession) -> str:
+            return msgspec.convert(await session.instructions(), str)
+
+        return await self._list(read)
+
+    async def _list(self, read: Callable[[ToolSession], Awaitable[T]]) -> T:
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:
-                return _to_json(await self._open_session().tools())
+                return await read(self._open_session())
         except ToolServerError:
             raise
         except Exception:

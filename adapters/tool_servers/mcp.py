@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -23,9 +23,14 @@ from antiphon.domain.tools import McpTool
 
 if TYPE_CHECKING:
     from antiphon.adapters.fetching import GuardedPools
+    from antiphon.adapters.tool_servers.oauth import AccessTokens
 
-MAX_CONNECTS = 3
-"""The number of times that a response connects to a server that keeps getting lost."""
+MAX_FAILURES = 3
+RETRY_S = 5.0
+"""After so many failures in a row, a response asks a server again only after this pause."""
+
+Send = Callable[[Any, Callable[[], None]], Awaitable[Any]]
+"""Sends a request with a client; the callback gives it as much time again."""
 
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_TIMEOUT_S = 5.0
@@ -42,12 +47,48 @@ class CallFailed(AntiphonError):
         self.error = error
 
 
+class TimedOut(CallFailed):
+    """The server did not answer in time."""
+
+
+class Unauthorized(CallFailed):
+    """The server refused a request, unread, since it does not accept our credentials."""
+
+
+class SessionLost(CallFailed):
+    """The server refused a request, unread, since it does not know the session any more."""
+
+
 def protocol_error(code: int, message: str) -> CallFailed:
     return CallFailed({"type": "mcp_protocol_error", "code": code, "message": message})
 
 
-def timeout_error(timeout_s: float) -> CallFailed:
-    return protocol_error(TIMED_OUT, f"The MCP server did not answer within {timeout_s:g} seconds.")
+@asynccontextmanager
+async def time_limit(seconds: float) -> AsyncGenerator[Callable[[], None]]:
+    """Limit the time of the block. Calling what it yields begins that time again.
+
+    Raises: CallFailed.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds) as limit:
+
+            def prolong() -> None:
+                if not limit.expired():
+                    limit.reschedule(loop.time() + seconds)
+
+            yield prolong
+    except TimeoutError:
+        raise timeout_error(seconds) from None
+
+
+def timeout_error(timeout_s: float) -> TimedOut:
+    message = f"The MCP server did not answer within {timeout_s:g} seconds."
+    return TimedOut(protocol_error(TIMED_OUT, message).error)
+
+
+def listing_error(label: str, cause: Exception) -> ToolServerError:
+    return ToolServerError(f"Error retrieving tool list from MCP server: {label!r}. {cause}")
 
 
 def too_large_error(max_bytes: int) -> CallFailed:
@@ -72,6 +113,10 @@ class McpServers(ToolServers):
         self._needs_approval = needs_approval
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return ()
 
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
         if not server.server_url:
@@ -99,8 +144,11 @@ class UrlServer(ToolServer):
         pools: GuardedPools,
         timeout_s: float,
         max_bytes: int,
+        tokens: AccessTokens | None = None,
     ) -> None:
         self.label = label
+        self._tokens = tokens
+        self._changed: Callable[[], None] | None = None
         self._server = McpTool(server_label=label, server_url=url, headers=dict(headers))
         self._pools = pools
         self._timeout_s = timeout_s
@@ -108,8 +156,17 @@ class UrlServer(ToolServer):
 
     def session(self) -> ToolSession:
         return McpSession(
-            self._server, self._pools, timeout_s=self._timeout_s, max_bytes=self._max_bytes
+            self._server,
+            self._pools,
+            timeout_s=self._timeout_s,
+            max_bytes=self._max_bytes,
+            tells_cause=True,
+            changed=self._changed,
+            tokens=self._tokens,
         )
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
 
     async def aclose(self) -> None:
         pass  # the connections belong to the sessions
@@ -119,30 +176,49 @@ class McpSession(ToolSession):
     """A session with a remote MCP server; the first request connects to it."""
 
     def __init__(
-        self, server: McpTool, pools: GuardedPools | None, *, timeout_s: float, max_bytes: int
+        self,
+        server: McpTool,
+        pools: GuardedPools | None,
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        tells_cause: bool = False,
+        changed: Callable[[], None] | None = None,
+        tokens: AccessTokens | None = None,
     ) -> None:
+        self._changed = changed
+        self._tokens = tokens
+        self._token_of: dict[Connection, str] = {}
+        self._expired: list[Connection] = []
+        self._tells_cause = tells_cause
         self._server = server
         self._pools = pools
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._connecting = asyncio.Lock()
-        self._connects = 0
+        self._failures = 0
         self._failure: CallFailed | None = None
-        self._connection: Connection | None = None
+        self._retry_at = 0.0
+        self._connections: list[Connection] = []
 
     async def tools(self) -> tuple[Json, ...]:
-        try:
-            tools: tuple[Json, ...] = await self._request(lambda client: client.tools())
-        except (CallFailed, FetchRefused) as error:
-            label = self._server.server_label
-            raise ToolServerError(
-                f"Error retrieving tool list from MCP server: {label!r}. {error}"
-            ) from None
+        tools: tuple[Json, ...] = await self._list(lambda client, _: client.tools())
         return tools
+
+    async def instructions(self) -> str:
+        return str(await self._list(lambda client, _: client.instructions()))
+
+    async def _list(self, send: Send) -> Any:
+        try:
+            return await self._request(send)
+        except (CallFailed, FetchRefused) as error:
+            raise listing_error(self._server.server_label, error) from None
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
-            result: ToolResult = await self._request(lambda client: client.call(name, arguments))
+            result: ToolResult = await self._request(
+                lambda client, on_progress: client.call(name, arguments, on_progress)
+            )
         except FetchRefused as error:
             return ToolResult(error=protocol_error(LOST, str(error)).error)
         except CallFailed as failure:
@@ -150,32 +226,55 @@ class McpSession(ToolSession):
         return result
 
     async def aclose(self) -> None:
-        if self._connection is not None:
-            await self._connection.aclose()
+        connections = [*self._connections, *self._expired]
+        await asyncio.gather(*(connection.aclose() for connection in connections))
 
-    async def _request(self, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def _request(self, send: Send) -> Any:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = await self._open_connection()
-                return await connection.request(send)
-        except TimeoutError:
-            raise timeout_error(self._timeout_s) from None
+            return await self._request_once(send)
+        except SessionLost:
+            return await self._request_once(send)  # in a new session: it has not run yet
+        except Unauthorized:
+            if self._tokens is None:
+                raise
+            return await self._request_once(send)  # with a new token: nor has this
+
+    async def _request_once(self, send: Send) -> Any:
+        async with time_limit(self._timeout_s) as prolong:
+            connection = await self._open_connection()
+            try:
+                answer = await connection.request(lambda client: send(client, prolong))
+            except Unauthorized:
+                self._expire(connection)
+                raise
+        self._failures = 0
+        return answer
+
+    def _expire(self, connection: Connection) -> None:
+        """Make no new request with it, nor with its token; others may still use it."""
+        if self._tokens is not None and connection in self._connections:
+            self._connections.remove(connection)
+            self._expired.append(connection)
+            self._tokens.drop(self._token_of.pop(connection, ""))
 
     async def _open_connection(self) -> Connection:
         async with self._connecting:
-            if self._connection is not None and self._connection.is_open:
-                return self._connection
-            if self._failure is not None:
-                raise self._failure
-            if self._connects == MAX_CONNECTS:
-                raise protocol_error(LOST, "The MCP server was lost too many times.")
-            self._connects += 1
+            now = asyncio.get_running_loop().time()
+            self._connections = [one for one in self._connections if not one.has_ended]
+            for connection in self._connections:
+                if connection.is_open:
+                    return connection
+            if self._failures >= MAX_FAILURES and now < self._retry_at:
+                raise self._failure or protocol_error(LOST, "The MCP server was lost again.")
+            self._failures += 1  # until it has answered
+            self._retry_at = now + RETRY_S
             try:
-                self._connection = await self._connect()
+                connection = await self._connect()
             except CallFailed as failure:
-                self._failure = failure  # this response does not try again
+                self._failure = failure
                 raise
-            return self._connection
+            self._connections.append(connection)
+            return connection
 
     async def _connect(self) -> Connection:
         if self._pools is None:
@@ -187,10 +286,27 @@ class McpSession(ToolSession):
         sdk = await asyncio.to_thread(
             importlib.import_module, "antiphon.adapters.tool_servers.mcp_client"
         )
+        headers = _headers_of(self._server)
+        token = "" if self._tokens is None else await self._tokens.get()
+        if token:
+            headers["authorization"] = f"Bearer {token}"
         connection = Connection(
-            sdk.connect(url, _headers_of(self._server), self._pools, max_bytes=self._max_bytes)
+            sdk.connect(
+                url,
+                headers,
+                self._pools,
+                max_bytes=self._max_bytes,
+                tells_cause=self._tells_cause,
+                changed=self._changed,
+            )
         )
-        await connection.open()
+        try:
+            await connection.open()
+        except Unauthorized:
+            if self._tokens is not None:
+                self._tokens.drop(token)
+            raise
+        self._token_of[connection] = token
         return connection
 
 
@@ -219,6 +335,10 @@ class Connection:
         # The task may still be cleaning up after the connection was lost or closed.
         is_lost = self._client is not None and self._client.is_lost()
         return not (self._task.done() or self._closed.is_set() or is_lost)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done()
 
     async def open(self) -> None:
         """Wait until the connection is ready. Raises: CallFailed."""

@@ -19,10 +19,21 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from antiphon.adapters.fetching import GuardedPools
-from antiphon.adapters.tool_servers.mcp import CallFailed, protocol_error, too_large_error
+from antiphon.adapters.outgoing.connections import cause_of
+from antiphon.adapters.tool_servers.lenient_results import lenient
+from antiphon.adapters.tool_servers.mcp import (
+    CallFailed,
+    SessionLost,
+    Unauthorized,
+    protocol_error,
+    too_large_error,
+)
 from antiphon.application.ports import Json, ToolResult
-from antiphon.domain.errors import FetchRefused
-from antiphon.domain.offers.mcp import LOST
+from antiphon.application.support.bytes_in_work import FREE_BYTES, draw_bytes
+from antiphon.application.support.loop_portions import LoopPortions
+from antiphon.application.support.tasks import current_tenant
+from antiphon.domain.errors import FetchRefused, RequestError
+from antiphon.domain.offers.mcp import LOST, TOO_LARGE
 
 T = TypeVar("T")
 
@@ -30,12 +41,17 @@ T = TypeVar("T")
 for _name in ("httpx2", "httpcore2", "mcp", "client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+logger = logging.getLogger("antiphon.tools")
+
 NOT_STREAMABLE = (400, 404, 405)
 """The answers of servers that support only SSE to a POST to their URL."""
 
 MAX_PAGES = 32
+MAX_ERROR_BYTES = 64 * 1024
+ERROR_BODY_S = 2.0
 MAX_MESSAGE_LENGTH = 2000
-_LOST = "The connection to the MCP server was lost or could not be made."
+SESSION_HEADER = "mcp-session-id"
+_LOST = "The connection to the MCP server was lost or could not be made"
 
 
 class McpClient:
@@ -66,8 +82,10 @@ class McpClient:
 
     async def tools(self) -> tuple[Json, ...]:
         tools: list[Json] = []
-        cursor = None
-        for _ in range(MAX_PAGES):
+        cursor: str | None = None
+        seen: set[str | None] = set()
+        while cursor not in seen and len(seen) < MAX_PAGES:
+            seen.add(cursor)
             try:
                 page = await self._answer(self._client.list_tools(cursor=cursor))
             except Exception as error:
@@ -78,15 +96,19 @@ class McpClient:
                 break
         return tuple(tools)
 
-    async def call(self, name: str, arguments: Json) -> ToolResult:
+    async def instructions(self) -> str:
+        return self._client.instructions or ""
+
+    async def call(self, name: str, arguments: Json, on_progress: Callable[[], None]) -> ToolResult:
         try:
-            result = await self._answer(self._call_tool(name, arguments))
+            result = await self._answer(self._call_tool(name, arguments, on_progress))
         except Exception as error:
             raise self._to_failure(error) from None
         if result.is_error:
-            content = [_to_json(block) for block in result.content]
+            # As text: whatever is in the error is shown to the model.
+            content = [{"type": "text", "text": _text_of(result)}]
             return ToolResult(error={"type": "mcp_tool_execution_error", "content": content})
-        return ToolResult(output=_text_of(result.content, result.structured_content))
+        return ToolResult(output=_text_of(result))
 
     async def _answer(self, request: Coroutine[Any, Any, T]) -> T:
         """Return the result of the request. Raises: CallFailed if the server refuses to answer."""
@@ -102,19 +124,39 @@ class McpClient:
                 task.cancel()
             await asyncio.gather(answer, refusal, return_exceptions=True)
 
-    async def _call_tool(self, name: str, arguments: Json) -> mcp_types.CallToolResult:
+    async def _call_tool(
+        self, name: str, arguments: Json, on_progress: Callable[[], None]
+    ) -> mcp_types.CallToolResult:
+        async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
+            on_progress()
+
+        def send() -> Coroutine[Any, Any, mcp_types.CallToolResult]:
+            return self._client.session.send_request(
+                request, mcp_types.CallToolResult, progress_callback=note
+            )
+
         # Not `Client.call_tool`, which lists the tools again to check the output against its
         # schema, and then reports a call that has run as failed.
         params = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
         request = mcp_types.CallToolRequest(params=params)
         try:
-            return await self._client.session.send_request(request, mcp_types.CallToolResult)
+            return await send()
         except MCPError as error:
             if error.code != mcp_types.HEADER_MISMATCH:
                 raise
         # The server rejected the call before running it: the right headers are in the tool list.
         await self._client.list_tools()
-        return await self._client.session.send_request(request, mcp_types.CallToolResult)
+        return await send()
+
+
+def client_options(changed: Callable[[], None] | None) -> dict[str, Any]:
+    """Return the options of a client of the SDK that calls `changed` when the tools change."""
+
+    async def receive(message: Any) -> None:
+        if changed is not None and isinstance(message, mcp_types.ToolListChangedNotification):
+            changed()
+
+    return {"message_handler": receive}
 
 
 def _to_tool(tool: mcp_types.Tool) -> Json:
@@ -132,41 +174,63 @@ def _to_json(model: Any) -> Json:
     return fields
 
 
-def _text_of(content: Sequence[Any], structured: Any) -> str:
-    if not content and structured is not None:
-        return msgspec.json.encode(structured).decode()
-    return "\n".join(map(_block_text_of, content))
+def _text_of(result: mcp_types.CallToolResult) -> str:
+    text = "\n".join(map(_block_text_of, result.content))
+    if not text.strip() and result.structured_content is not None:
+        return msgspec.json.encode(result.structured_content).decode()
+    return text
 
 
-def _block_text_of(block: Any) -> str:
-    if isinstance(block, mcp_types.TextContent):
-        return block.text
-    text = getattr(getattr(block, "resource", None), "text", None)
-    # Models get only text, but they should know what is missing.
-    return text if isinstance(text, str) else f"[{block.type} omitted]"
+def _block_text_of(block: mcp_types.ContentBlock) -> str:
+    """Return the text of a block; of what has none, what models should know is missing."""
+    match block:
+        case mcp_types.TextContent():
+            return block.text
+        case mcp_types.ResourceLink():
+            known = [block.title or block.name, str(block.uri), block.description]
+            return f"[resource_link: {', '.join(filter(None, known))}]"
+        case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents(text=text)):
+            return text
+        case mcp_types.EmbeddedResource():
+            return f"[resource omitted: {block.resource.uri}]"
+    return f"[{block.type} omitted]"
 
 
 @asynccontextmanager
 async def connect(
-    url: httpx.URL, headers: Mapping[str, str], pools: GuardedPools, *, max_bytes: int
+    url: httpx.URL,
+    headers: Mapping[str, str],
+    pools: GuardedPools,
+    *,
+    max_bytes: int,
+    tells_cause: bool = False,
+    changed: Callable[[], None] | None = None,
 ) -> AsyncGenerator[McpClient]:
-    """Connect to the server and yield a client. Raises: CallFailed."""
+    """Connect to the server and yield a client. Raises: CallFailed.
+
+    `tells_cause`: whether the caller reads why a connection failed, as the log does. A client that
+    names the server could look around in the network behind this one.
+    """
+    options = client_options(changed)
     async with pools.pool(url) as pool:
-        transport = _Transport(pool, url, pools, max_bytes=max_bytes)
+        transport = _Transport(pool, url, pools, max_bytes=max_bytes, tells_cause=tells_cause)
         try:
-            async with _connect_streamable(url, headers, transport) as client:
+            async with _connect_streamable(url, headers, transport, options) as client:
                 transport.is_connected = True
-                yield McpClient(client, transport.to_failure)
+                yield McpClient(client, transport.to_failure, transport.has_lost_session)
                 return
         except Exception as error:
             if transport.is_connected or transport.status not in NOT_STREAMABLE:
                 raise transport.to_failure(error) from None
         streamable_failure = transport.to_failure(None)
         transport.refused.clear()
+        transport.is_sse = True
         try:
-            async with _connect_sse(url, headers, transport) as client:
+            async with _connect_sse(url, headers, transport, options) as client:
                 transport.is_connected = True
-                yield McpClient(client, transport.to_failure, refused=transport.refused)
+                yield McpClient(
+                    client, transport.to_failure, transport.has_lost_session, transport.refused
+                )
         except Exception as error:
             if transport.is_connected:
                 raise transport.to_failure(error) from None
@@ -175,18 +239,18 @@ async def connect(
 
 @asynccontextmanager
 async def _connect_streamable(
-    url: httpx.URL, headers: Mapping[str, str], transport: _Transport
+    url: httpx.URL, headers: Mapping[str, str], transport: _Transport, options: Mapping[str, Any]
 ) -> AsyncGenerator[Client]:
     async with (
         _http_client(transport, headers) as http,
-        Client(streamable_http_client(str(url), http_client=http)) as client,
+        Client(lenient(streamable_http_client(str(url), http_client=http)), **options) as client,
     ):
         yield client
 
 
 @asynccontextmanager
 async def _connect_sse(
-    url: httpx.URL, headers: Mapping[str, str], transport: _Transport
+    url: httpx.URL, headers: Mapping[str, str], transport: _Transport, options: Mapping[str, Any]
 ) -> AsyncGenerator[Client]:
     def make_http_client(
         headers: dict[str, str] | None = None,
@@ -196,7 +260,7 @@ async def _connect_sse(
         return _http_client(transport, headers or {})
 
     streams = sse_client(str(url), headers=dict(headers), httpx_client_factory=make_http_client)
-    async with Client(streams, mode="legacy") as client:
+    async with Client(lenient(streams), mode="legacy", **options) as client:
         yield client
 
 
@@ -224,13 +288,20 @@ class _Transport(httpx2.AsyncBaseTransport):
         pools: GuardedPools,
         *,
         max_bytes: int,
+        tells_cause: bool,
     ) -> None:
         self._pool = pool
+        self._tells_cause = tells_cause
         self._origin = (url.scheme, url.host, url.port)
         self._pools = pools
         self._max_bytes = max_bytes
         self.is_connected = False
+        self.is_sse = False
         self.status: int | None = None
+        self._reason = ""
+        self._cause = ""
+        self._has_lost_session = False
+        self._no_room: str | None = None
         # With SSE, answers come on another stream, and the SDK stops sending after a refusal.
         self.refused = asyncio.Event()
         self._is_too_large = False
@@ -239,12 +310,22 @@ class _Transport(httpx2.AsyncBaseTransport):
         """Return the failure that clients see for an error."""
         if self._is_too_large:
             return too_large_error(self._max_bytes)
+        if self._no_room is not None:
+            return protocol_error(TOO_LARGE, self._no_room)
         if self.status is not None:
-            message = f"The MCP server answered with HTTP status {self.status}{_hint(self.status)}."
-            return CallFailed({"type": "http_error", "code": self.status, "message": message})
+            why = self._reason or _hint(self.status)
+            message = f"The MCP server answered with HTTP status {self.status}{why and ': '}{why}"
+            message = message if message.endswith(".") else f"{message}."
+            shown = {"type": "http_error", "code": self.status, "message": message}
+            if self._has_lost_session:
+                return SessionLost(shown)
+            return Unauthorized(shown) if self.status == 401 else CallFailed(shown)
         if isinstance(error, MCPError):
             return protocol_error(error.code, error.message[:MAX_MESSAGE_LENGTH])
-        return protocol_error(LOST, _LOST)
+        return protocol_error(LOST, f"{_LOST}{self._cause and ': '}{self._cause}.")
+
+    def has_lost_session(self) -> bool:
+        return self._has_lost_session
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         target = self._check_target(str(request.url))
@@ -263,21 +344,55 @@ class _Transport(httpx2.AsyncBaseTransport):
             answer = await self._pool.handle_async_request(guarded_request)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             self._mark_refused(request)
+            cause = cause_of(error) or "it could not be reached"
+            logger.warning("the MCP server at %s: %s", _origin_of(target), cause)
+            self._cause = cause if self._tells_cause else ""
             raise httpx2.ConnectError(_LOST) from error
         # Servers may refuse to end a session or to open its notification stream; no call fails.
         if request.method == "POST" and answer.status >= 400:
             self.status = answer.status
-        elif request.method == "POST":
+            return await self._read_refusal(request, answer)
+        if request.method == "POST":
             self.status = None
         if answer.status >= 300:
             self._mark_refused(request)
-        if any(name.lower() == b"content-encoding" for name, _ in answer.headers):
+        if any(
+            name.lower() == b"content-encoding" and value.strip().lower() != b"identity"
+            for name, value in answer.headers
+        ):
             self._mark_refused(request)
             await answer.aclose()
             raise httpx2.DecodingError("The MCP server's answer is compressed.")
         return httpx2.Response(
             answer.status, headers=answer.headers, stream=_LimitedStream(answer, self)
         )
+
+    async def _read_refusal(
+        self, request: httpx2.Request, answer: httpcore.Response
+    ) -> httpx2.Response:
+        """Read why the server refuses, and whether it no longer knows the session.
+
+        It then has not run the call, and wants a new session (MCP, transports, session management;
+        many servers answer 400 in place of 404).
+        """
+        body = b""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ERROR_BODY_S):
+                    async for part in _LimitedStream(answer, self):
+                        body = (body + part)[:MAX_ERROR_BYTES]
+                        if len(body) == MAX_ERROR_BYTES:
+                            break
+            self._reason = _reason_in(body)
+            has_session = self.is_sse or SESSION_HEADER in request.headers
+            is_about_it = answer.status == 404 or (
+                answer.status == 400 and b"session" in body.lower()
+            )
+            self._has_lost_session |= self.is_connected and has_session and is_about_it
+        finally:
+            self._mark_refused(request)  # whoever waits for it asks why
+            await answer.aclose()
+        return httpx2.Response(answer.status, headers=_plain(answer.headers), content=body)
 
     def _mark_refused(self, request: httpx2.Request) -> None:
         if request.method == "POST":
@@ -297,19 +412,50 @@ class _Transport(httpx2.AsyncBaseTransport):
             self._is_too_large = True
             raise httpx2.ReadError("The MCP server's answer is too large.")
 
+    async def draw(self, size: int | None) -> int:
+        """Wait for room for an answer of this size, or of any, and for its text.
+
+        Return how much of it there is room for. All of it at once: answers that have arrived
+        halfway would wait for each other.
+        """
+        size = self._max_bytes if size is None else size
+        if size <= FREE_BYTES:
+            return FREE_BYTES
+        try:
+            await draw_bytes(2 * min(size, self._max_bytes))
+        except RequestError as error:
+            self._no_room = error.message
+            raise httpx2.ReadError("There is no room for the MCP server's answer.") from None
+        return size
+
+
+_DECODING = LoopPortions()
+
+
+async def _start() -> None:
+    """Let the caller go on."""
+
 
 class _LimitedStream(httpx2.AsyncByteStream):
     def __init__(self, answer: httpcore.Response, transport: _Transport) -> None:
         self._answer = answer
         self._transport = transport
+        headers = {name.lower(): value for name, value in answer.headers}
+        length = headers.get(b"content-length", b"")
+        self._announced_bytes = int(length) if length.isdigit() else 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        size, drawn = 0, await self._transport.draw(self._announced_bytes)
         try:
             async for chunk in self._answer.aiter_stream():
                 size += len(chunk)
                 self._transport.check_size(size)
+                if size > drawn:
+                    drawn = await self._transport.draw(None)
                 yield chunk
+            if size > FREE_BYTES:
+                # The SDK decodes the answer next, at once: a megabyte takes five milliseconds.
+                await _DECODING.run(current_tenant(), _start)
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             raise httpx2.ReadError(_LOST) from error
 
@@ -317,5 +463,31 @@ class _LimitedStream(httpx2.AsyncByteStream):
         await self._answer.aclose()
 
 
+def _origin_of(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _plain(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer whose body has been read."""
+    framing = (b"content-length", b"transfer-encoding", b"content-encoding")
+    return [(name, value) for name, value in headers if name.lower() not in framing]
+
+
 def _hint(status: int) -> str:
-    return ": it does not accept the tool's 'authorization'" if status in (401, 403) else ""
+    return "it does not accept the tool's 'authorization'" if status in (401, 403) else ""
+
+
+def _reason_in(body: bytes) -> str:
+    """Return the message of a JSON-RPC error, "" if there is none."""
+    with suppress(ValueError, RecursionError):
+        error = msgspec.json.decode(body, type=_Refusal).error
+        return error.message[:MAX_MESSAGE_LENGTH]
+    return ""
+
+
+class _RefusalError(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _RefusalError

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ from mcp.shared.message import SessionMessage
 from antiphon.adapters.processes import close_pipes, start_process
 from antiphon.adapters.tool_servers import launch
 from antiphon.adapters.tool_servers.configured import redact
+from antiphon.adapters.tool_servers.lenient_results import lenient
 from antiphon.adapters.tool_servers.line_splitter import LineSplitter, TruncatedLine
 from antiphon.adapters.tool_servers.mcp import CallFailed, protocol_error, too_large_error
-from antiphon.adapters.tool_servers.mcp_client import MAX_MESSAGE_LENGTH, McpClient
+from antiphon.adapters.tool_servers.mcp_client import MAX_MESSAGE_LENGTH, McpClient, client_options
 from antiphon.domain.offers.mcp import LOST, TOO_LARGE
 
 logger = logging.getLogger("antiphon.tools")
@@ -49,7 +50,12 @@ _ENDED = "The MCP server's process has ended."
 
 @asynccontextmanager
 async def connect(
-    label: str, command: Sequence[str], env: Mapping[str, str], *, max_bytes: int
+    label: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    max_bytes: int,
+    changed: Callable[[], None] | None = None,
 ) -> AsyncGenerator[McpClient]:
     """Start the process, yield a client for it, and end the process afterwards.
 
@@ -60,7 +66,9 @@ async def connect(
     transport = _PipeTransport(process, stderr, max_bytes=max_bytes)
     try:
         # Every server supports `initialize`, but not the request that the SDK would send first.
-        async with Client(transport.open_streams(), mode="legacy") as client:
+        streams = lenient(transport.open_streams())
+        options = client_options(changed)
+        async with Client(streams, mode="legacy", **options) as client:
             yield McpClient(client, transport.to_failure, transport.is_lost)
     except Exception as error:
         last_output = redact(tuple(env.values()), stderr.text)

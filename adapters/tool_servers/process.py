@@ -12,14 +12,22 @@ import asyncio
 import importlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from antiphon.adapters.tool_servers.mcp import CallFailed, Connection, protocol_error, timeout_error
+from antiphon.adapters.tool_servers.mcp import (
+    CallFailed,
+    Connection,
+    Send,
+    TimedOut,
+    listing_error,
+    protocol_error,
+    time_limit,
+    timeout_error,
+)
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.application.support.tasks import start_shared_task
-from antiphon.domain.errors import ToolServerError
 from antiphon.domain.offers.mcp import LOST
 
 logger = logging.getLogger("antiphon.tools")
@@ -57,6 +65,7 @@ class ProcessServer(ToolServer):
         self._env = dict(env)
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
+        self._changed: Callable[[], None] | None = None
         self._exits = _EarlyExits(now)
         self._connection: Connection | None = None
         self._connections: set[Connection] = set()
@@ -66,6 +75,9 @@ class ProcessServer(ToolServer):
     def session(self) -> ToolSession:
         return _SharedSession(self)
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
     async def aclose(self) -> None:
         for task in (self._connecting, *self._pings):
             if task is not None:
@@ -74,17 +86,17 @@ class ProcessServer(ToolServer):
             await asyncio.wait({self._connecting})
         await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
-    async def request(self, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def request(self, send: Send) -> Any:
         """Return the result of `send` with the client of the process. Raises: CallFailed."""
         connection: Connection | None = None
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with time_limit(self._timeout_s) as prolong:
                 connection = await self._open_connection()
-                return await connection.request(send)
-        except TimeoutError:
+                return await connection.request(lambda client: send(client, prolong))
+        except TimedOut:
             if connection is not None:
                 self._start_ping(connection)
-            raise timeout_error(self._timeout_s) from None
+            raise
 
     async def _open_connection(self) -> Connection:
         if self._connection is not None and self._connection.is_open:
@@ -120,7 +132,7 @@ class ProcessServer(ToolServer):
             importlib.import_module, "antiphon.adapters.tool_servers.mcp_process"
         )
         connecting: AbstractAsyncContextManager[Any] = sdk.connect(
-            self.label, self._command, self._env, max_bytes=self._max_bytes
+            self.label, self._command, self._env, max_bytes=self._max_bytes, changed=self._changed
         )
         return connecting
 
@@ -145,18 +157,22 @@ class _SharedSession(ToolSession):
         self._server = server
 
     async def tools(self) -> tuple[Json, ...]:
-        try:
-            tools: tuple[Json, ...] = await self._server.request(lambda client: client.tools())
-        except CallFailed as failure:
-            raise ToolServerError(
-                f"Error retrieving tool list from MCP server: {self._server.label!r}. {failure}"
-            ) from None
+        tools: tuple[Json, ...] = await self._list(lambda client, _: client.tools())
         return tools
+
+    async def instructions(self) -> str:
+        return str(await self._list(lambda client, _: client.instructions()))
+
+    async def _list(self, send: Send) -> Any:
+        try:
+            return await self._server.request(send)
+        except CallFailed as failure:
+            raise listing_error(self._server.label, failure) from None
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
             result: ToolResult = await self._server.request(
-                lambda client: client.call(name, arguments)
+                lambda client, on_progress: client.call(name, arguments, on_progress)
             )
         except CallFailed as failure:
             return ToolResult(error=failure.error)

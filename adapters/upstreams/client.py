@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,15 @@ from msgspec import Struct
 from antiphon.adapters.extras import install_command
 from antiphon.adapters.upstreams.event_stream import MAX_EVENT_BYTES, EventSplitter
 from antiphon.adapters.upstreams.options import UpstreamApiKey, UpstreamOptions
+from antiphon.application.support.loop_portions import LoopPortions
 from antiphon.domain.errors import EngineDead, EngineError, SettingsError
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_STREAM_BYTES = 512 * 1024 * 1024
+"""A million tokens, one in each event, take less; with comments, no event need ever come."""
 MAX_ERROR_BYTES = 64 * 1024
 ERROR_BODY_S = 2.0
 """The time limit for the body of an error: its status has already said most of it."""
@@ -28,6 +33,8 @@ MIN_SECRET_CHARS = 8
 """A shorter text, such as a header's `true`, is no secret, and part of many words."""
 READ_BYTES = 64 * 1024
 """At most twice this is read ahead of a slow reader, for each stream."""
+PORTION_BYTES = 4 * 1024
+"""As much of a stream is read before others may do something: up to 70 events, which take 3 ms."""
 
 
 class UpstreamRefused(EngineError):
@@ -67,6 +74,7 @@ class UpstreamClient:
         self._options = options
         self._key = UpstreamApiKey(options)
         self._session: ClientSession | None = None
+        self._portions = LoopPortions()
 
     async def start(self) -> None:
         """Raises: SettingsError if the key cannot be read or aiohttp is not installed."""
@@ -76,16 +84,25 @@ class UpstreamClient:
             )
         import aiohttp
 
+        from antiphon.adapters.upstreams.bounded_connections import BoundedConnector
+
         self._key.read()
         await self.aclose()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            connector=BoundedConnector(limit=0, keepalive_timeout=30, ssl=await self._tls()),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._options.connect_s),
             trust_env=False,
-            auto_decompress=True,
+            auto_decompress=False,  # a few compressed bytes may become more than memory holds
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=READ_BYTES,
         )
+
+    async def _tls(self) -> ssl.SSLContext | bool:
+        if not self.url.lower().startswith("https:"):
+            return True
+        from antiphon.adapters.outgoing.connections import client_tls
+
+        return await asyncio.to_thread(client_tls, self._options.certificate)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
@@ -130,13 +147,21 @@ class UpstreamClient:
         return (self.root if at_root else self.url) + path
 
     async def stream(
-        self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tenant: str = "",
     ) -> EventStream:
         """Return the events that the server answers with; closing them closes the connection.
 
+        Streams of all tenants are read in turn, if they come faster than they can be read.
+
         Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError.
         """
-        return EventStream(await self._send("POST", self.url + path, body, headers=headers))
+        response = await self._send("POST", self.url + path, body, headers=headers)
+        return EventStream(response, partial(self._portions.wait, tenant))
 
     async def _fetch(
         self, method: str, address: str, body: bytes | None, *, timeout_s: float
@@ -177,17 +202,20 @@ class UpstreamClient:
                 )
         except TimeoutError as error:
             if isinstance(error, aiohttp.ConnectionTimeoutError):
-                raise EngineDead("The model server cannot be reached.") from None
+                raise _unreachable(error) from None
             raise EngineError(
                 f"The model server did not answer in {self._options.response_s:g} seconds."
             ) from None
-        except aiohttp.ClientConnectorError:
-            raise EngineDead("The model server cannot be reached.") from None
+        except aiohttp.ClientConnectorError as error:
+            raise _unreachable(error) from None
         except (aiohttp.ClientError, ValueError, OSError):
             raise EngineError("The connection to the model server was lost.") from None
         if response.status >= 300:
             content = await _read_error(response)
             raise UpstreamRefused(response.status, content, response.headers.get("retry-after"))
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            response.close()
+            raise EngineError("The model server's answer is compressed.")
         return response
 
     def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
@@ -198,11 +226,10 @@ class UpstreamClient:
         authorization = {} if key is None else {"authorization": f"Bearer {key}"}
         return {
             "content-type": "application/json",
-            # A few compressed bytes could become more than memory holds.
-            "accept-encoding": "identity",
             **authorization,
             **self._options.headers,
             **(more or {}),
+            "accept-encoding": "identity",
         }
 
     async def _request(self, method: str, address: str, **options: Any) -> ClientResponse:
@@ -228,8 +255,9 @@ class EventStream:
     whole JSON that a server without streams answers is a single event.
     """
 
-    def __init__(self, response: ClientResponse) -> None:
+    def __init__(self, response: ClientResponse, wait: Callable[[], Awaitable[None]]) -> None:
         self._response = response
+        self._wait = wait
 
     def __aiter__(self) -> AsyncGenerator[list[bytes]]:
         return self._read()
@@ -250,15 +278,20 @@ class EventStream:
         await self.aclose()
 
     async def _read(self) -> AsyncGenerator[list[bytes]]:
-        """Raises: EngineError if the connection is lost or an event is too long."""
+        """Raises: EngineError if the connection is lost or an event or the stream is too long."""
         import aiohttp
 
-        splitter = EventSplitter()
+        splitter, size = EventSplitter(), 0
         try:
             if self._response.content_type == "application/json":
                 yield [await _read(self._response, MAX_EVENT_BYTES)]
                 return
-            async for data in self._response.content.iter_any():
+            async for data in self._response.content.iter_chunked(PORTION_BYTES):
+                if len(data) == PORTION_BYTES:  # there may be more already
+                    size += PORTION_BYTES
+                    if size > MAX_STREAM_BYTES:
+                        raise EngineError("The model server's answer is too long.")
+                    await self._wait()
                 if events := splitter.feed(data):
                     yield events
             if events := splitter.end():
@@ -267,6 +300,13 @@ class EventStream:
             raise EngineError("The connection to the model server was lost.") from None
         finally:
             self._response.close()
+
+
+def _unreachable(error: Exception) -> EngineDead:
+    from antiphon.adapters.outgoing.connections import cause_of
+
+    cause = cause_of(error)
+    return EngineDead(f"The model server cannot be reached{cause and ': '}{cause}.")
 
 
 async def _read(response: ClientResponse, limit: int) -> bytes:

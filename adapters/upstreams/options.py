@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from antiphon.adapters.outgoing.egress import ClientCertificate
 from antiphon.domain.errors import SettingsError
 
 SERVER_URL = r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z"
@@ -27,6 +28,16 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     headers: Annotated[
         dict[str, str], Meta(description="More headers for each request to the server.")
     ] = {}
+    client_cert: Annotated[
+        str | None,
+        Meta(
+            description="The certificate, in PEM, for a server that asks for one; it needs "
+            "`client_key`. The default is that of all connections (`outgoing.cert`)."
+        ),
+    ] = None
+    client_key: Annotated[
+        str | None, Meta(description="The private key of that certificate, in PEM.")
+    ] = None
     connect_s: Annotated[float, Meta(gt=0, description="Seconds to connect to the server.")] = 10.0
     response_s: Annotated[
         float,
@@ -36,6 +47,15 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if self.key_env and self.key_file:
             raise ValueError("set either `key_env` or `key_file`")
+        if bool(self.client_cert) != bool(self.client_key):
+            raise ValueError("`client_cert` and `client_key` belong together: set both")
+
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        if self.client_cert is None or self.client_key is None:
+            return None
+        cert, key = (Path(each).expanduser() for each in (self.client_cert, self.client_key))
+        return ClientCertificate(cert=cert, key=key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"  # headers and additions to bodies may be secret

@@ -30,7 +30,8 @@ from antiphon.domain.errors import FetchError, WebError
 
 logger = logging.getLogger("antiphon.web")
 
-REFUSED_STATUSES = (401, 403)
+REFUSED_STATUSES = (401, 402, 403, 422, 432, 433)
+"""Brave answers 422 to a key that is none; Tavily 432 and 433 when the plan is used up."""
 BUSY_STATUSES = (429, 503)
 ACCEPT = "text/html,text/markdown,text/plain,application/pdf;q=0.9,*/*;q=0.1"
 

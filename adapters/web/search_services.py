@@ -11,7 +11,7 @@ import html
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
@@ -57,22 +57,34 @@ class SearchService(Protocol):
         """Return the results in an answer. Raises: msgspec.DecodeError."""
 
 
-class _Result(Struct):
-    """The fields of a result that have the same names in all services."""
-
-    url: str
-    title: str | None = None
-    content: str | None = None
-    description: str | None = None
-    extra_snippets: list[str] = []
-
-    def to_web_result(self) -> WebResult:
-        text = " … ".join(filter(None, (self.content, self.description, *self.extra_snippets)))
-        return WebResult(url=self.url, title=self.title or "", text=text)
-
-
 class _Results(Struct):
-    results: list[_Result] = []
+    results: list[Any] | None = None
+    unresponsive_engines: list[Any] = []
+
+    def to_web_results(self) -> list[WebResult]:
+        """Return the results that can be read; a service mixes others in, such as answers and maps.
+
+        Raises: msgspec.DecodeError if there are results, and none can be read, or if there are none
+        because the engines that the service asks did not answer.
+        """
+        rows = self.results or []
+        found = [result for result in map(_to_web_result, rows) if result is not None]
+        if rows and not found:
+            raise msgspec.DecodeError("no result has a URL")
+        if not rows and self.unresponsive_engines:
+            raise msgspec.DecodeError(f"these engines did not answer: {self.unresponsive_engines}")
+        return found
+
+
+def _to_web_result(row: Any) -> WebResult | None:
+    """Return a result by the fields that have the same names in all services."""
+    if not isinstance(row, dict) or not isinstance(row.get("url"), str):
+        return None
+    more = row.get("extra_snippets")
+    texts = [row.get("content"), row.get("description"), *(more if isinstance(more, list) else ())]
+    text = " … ".join(text for text in texts if text and isinstance(text, str))
+    title = row.get("title")
+    return WebResult(url=row["url"], title=title if isinstance(title, str) else "", text=text)
 
 
 class SearxngService:
@@ -97,7 +109,7 @@ class SearxngService:
         )
 
     def parse_results(self, answer: bytes) -> list[WebResult]:
-        return [each.to_web_result() for each in msgspec.json.decode(answer, type=_Results).results]
+        return msgspec.json.decode(answer, type=_Results).to_web_results()
 
 
 class _BraveAnswer(Struct):
@@ -131,7 +143,7 @@ class BraveService:
 
     def parse_results(self, answer: bytes) -> list[WebResult]:
         web = msgspec.json.decode(answer, type=_BraveAnswer).web
-        return [_remove_tags(each.to_web_result()) for each in web.results] if web else []
+        return [_remove_tags(each) for each in web.to_web_results()] if web else []
 
 
 class TavilyService:
@@ -165,7 +177,7 @@ class TavilyService:
         )
 
     def parse_results(self, answer: bytes) -> list[WebResult]:
-        return [each.to_web_result() for each in msgspec.json.decode(answer, type=_Results).results]
+        return msgspec.json.decode(answer, type=_Results).to_web_results()
 
 
 def add_sites(query: str, domains: DomainFilter) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ class FakeServer(ToolServer, ToolSession):
         self.closes = 0
         self.error: Exception | None = None
         self.result: Any = ToolResult(output="ok")
+        self.said = ""
+        self.on_list: Callable[[], None] = lambda: None
+        self.change: Any = None
         self.tool_list: Any = ({"name": "take"}, {"name": "burn"}, {"nonsense": 1})
 
     def session(self) -> ToolSession:
@@ -37,9 +41,16 @@ class FakeServer(ToolServer, ToolSession):
 
     async def tools(self) -> tuple[Json, ...]:
         self.lists += 1
+        self.on_list()
         if self.error is not None:
             raise self.error
         return self.tool_list
+
+    async def instructions(self) -> str:
+        return self.said
+
+    def watch(self, changed: Any) -> None:
+        self.change = changed
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         self.calls.append(name)
@@ -66,8 +77,12 @@ def make_servers(server: ToolServer, *, keep_s: float = 60, now: Any = None, **p
     return ConfiguredServers([configured], None, keep_lists_s=keep_s, **options)
 
 
+def limited(server: FakeServer, **limits: Any) -> ToolServer:
+    return LimitedServer(server, "mine", **{"timeout_s": 5, "max_bytes": 100, **limits})
+
+
 def limited_session(server: FakeServer, **limits: Any) -> ToolSession:
-    return LimitedServer(server, "mine", **{"timeout_s": 5, "max_bytes": 100, **limits}).session()
+    return limited(server, **limits).session()
 
 
 # --- policy ---
@@ -153,6 +168,37 @@ async def test_zero_seconds_turn_the_cache_off(server: FakeServer) -> None:
     for _ in range(2):
         await servers.session(REQUEST_TOOL).tools()
     assert server.lists == 2
+
+
+async def test_a_server_that_says_that_its_tools_changed_is_asked_again(server: FakeServer) -> None:
+    servers = make_servers(server)
+    await servers.session(REQUEST_TOOL).tools()
+    server.tool_list = ({"name": "mend"},)
+    server.change()
+    assert await servers.session(REQUEST_TOOL).tools() == ({"name": "mend"},)
+    assert server.lists == 2
+
+
+async def test_a_list_that_changed_while_it_was_asked_for_is_not_cached(server: FakeServer) -> None:
+    servers = make_servers(limited(server))
+    changing = servers.session(REQUEST_TOOL)
+    server.on_list = lambda: server.change()
+    await changing.tools()
+    server.on_list = lambda: None
+    await servers.session(REQUEST_TOOL).tools()
+    assert server.lists == 2
+
+
+async def test_what_a_server_says_of_its_tools_is_kept_with_their_list(server: FakeServer) -> None:
+    servers = make_servers(limited(server))
+    server.said = f"Take before you burn, says {SECRET}."
+    told = []
+    for _ in range(2):
+        session = servers.session(REQUEST_TOOL)
+        await session.tools()
+        told.append(await session.instructions())
+        server.said = "something else"
+    assert told == ["Take before you burn, says <redacted>."] * 2
 
 
 # --- secrets ---

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import uvicorn
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from tests.faults.support import faulty_mcp
 
 from antiphon.adapters.fetching import GuardedPools
 from antiphon.adapters.tool_servers.mcp import McpServers
 from antiphon.adapters.url_policy import UrlPolicy
-from antiphon.application.ports import ToolSession
+from antiphon.application.ports import ToolResult, ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
 
@@ -48,6 +48,13 @@ def add_tools(server: MCPServer, waits: asyncio.Event) -> None:
         waits.set()
         await asyncio.Event().wait()
         return "late"
+
+    @server.tool()
+    async def long(context: Context[Any, Any]) -> str:
+        for step in range(8):
+            await context.report_progress(step)
+            await asyncio.sleep(0.25)
+        return "at last"
 
 
 class Server(uvicorn.Server):
@@ -110,7 +117,7 @@ async def session_with(
 @pytest.fixture(params=["streamable", "sse"])
 async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunningServer, str]]:
     """A real server and the path of its transport."""
-    server, waits = MCPServer("test"), asyncio.Event()
+    server, waits = MCPServer("test", instructions="Numbers are in meters."), asyncio.Event()
     add_tools(server, waits)
     is_sse = request.param == "sse"
     app = server.sse_app() if is_sse else server.streamable_http_app()
@@ -122,9 +129,10 @@ async def test_tools_are_listed_and_called(endpoint: tuple[RunningServer, str]) 
     running, path = endpoint
     async with session_with(running.port, path) as session:
         tools = await session.tools()
-        assert [tool["name"] for tool in tools] == ["add", "fail", "large", "wait"]
+        assert [tool["name"] for tool in tools] == ["add", "fail", "large", "wait", "long"]
         assert tools[0]["description"] == "Adds."
         assert set(tools[0]["input_schema"]["properties"]) == {"a", "b"}
+        assert await session.instructions() == "Numbers are in meters."
         result = await session.call("add", {"a": 2, "b": 40})
         assert (result.output, result.error) == ("42", None)
 
@@ -152,6 +160,12 @@ async def test_calls_run_concurrently_and_time_out(endpoint: tuple[RunningServer
     assert "3 seconds" in slow.error["message"]
     assert (quick.output, again.output) == ("2", "4")
     assert time.monotonic() - started_at < 30
+
+
+async def test_progress_keeps_a_call_alive(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
+    async with session_with(running.port, path, timeout_s=1.5) as session:
+        assert await session.call("long", {}) == ToolResult(output="at last")
 
 
 async def test_an_answer_that_is_too_large_is_an_error(endpoint: tuple[RunningServer, str]) -> None:

@@ -97,6 +97,20 @@ async def test_all_sessions_share_one_process_that_ends_with_the_server() -> Non
     await wait_for_end(child)
 
 
+async def test_it_says_what_its_tools_are_for_and_when_they_change() -> None:
+    async with server_with() as server:
+        changes = asyncio.Event()
+        server.watch(changes.set)
+        session = server.session()
+        assert "learned" not in [tool["name"] for tool in await session.tools()]
+        assert await session.instructions() == "Numbers are in meters."
+        assert not changes.is_set()
+        assert (await session.call("learn", {})).output == "said"
+        async with asyncio.timeout(20):
+            await changes.wait()
+        assert "learned" in [tool["name"] for tool in await session.tools()]
+
+
 async def test_the_process_starts_with_the_first_request() -> None:
     async with server_with("ends") as server:
         session = server.session()

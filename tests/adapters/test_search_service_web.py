@@ -131,7 +131,8 @@ async def test_an_empty_query_is_not_sent(sink: LoopbackServer, service: SearchS
     assert sink.connections == 0
 
 
-STATUSES = {401: "refuses", 403: "refuses", 429: "no more", 500: "failed", 503: "no more"}
+REFUSED = dict.fromkeys((401, 402, 403, 422, 432, 433), "refuses")
+STATUSES = {**REFUSED, 429: "no more", 500: "failed", 503: "no more"}
 
 
 @pytest.mark.parametrize(("status", "word"), STATUSES.items())
@@ -175,6 +176,31 @@ async def test_an_invalid_answer_of_a_service_is_an_error(
     async with raises_web_error("search service failed"):
         await search(searched(sink, service))
     assert sink.connections == 1
+
+
+ODD_ROWS: list[Any] = [
+    {"title": "An answer without a URL"},
+    {"url": None},
+    "a text",
+    {"url": "https://b.example/", "title": 7, "content": ["x"], "extra_snippets": "x"},
+]
+
+
+async def test_an_odd_result_hides_no_other(sink: LoopbackServer, service: SearchService) -> None:
+    rows = {"results": [*ODD_ROWS, *RESULTS["results"]]}
+    sink.answers["/search"] = answer(json.dumps({**rows, "web": rows}).encode())
+    found = await search(searched(sink, service))
+    assert found == ["https://b.example/", *(row["url"] for row in RESULTS["results"])]
+
+
+async def test_no_results_since_no_engine_answered_is_an_error(
+    sink: LoopbackServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engines = {"results": [], "unresponsive_engines": [["bing", "timeout"]]}
+    sink.answers["/search"] = answer(json.dumps(engines).encode())
+    async with raises_web_error("search service failed"):
+        await search(searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}")))
+    assert "these engines did not answer: [['bing', 'timeout']]" in caplog.text
 
 
 @pytest.mark.parametrize("kind", SERVICES)

@@ -15,9 +15,11 @@ from typing import Any
 
 
 def serve(transport: Any = "stdio", port: str = "0") -> None:
-    from mcp.server.mcpserver import MCPServer  # slow to import, and the faults do not need it
+    global Context
+    # Slow to import, and the faults do not need it.
+    from mcp.server.mcpserver import Context, MCPServer
 
-    server = MCPServer("test")
+    server = MCPServer("test", instructions="Numbers are in meters.")
 
     @server.tool()
     def add(a: int, b: int) -> int:
@@ -55,6 +57,12 @@ def serve(transport: Any = "stdio", port: str = "0") -> None:
     @server.tool()
     def babble() -> str:
         os.write(1, b"starting up...\n{}\n[1, 2\n\xff\xfe\n" + b"[" * 5000 + b"\n")
+        return "said"
+
+    @server.tool()
+    async def learn(context: Context[Any, Any]) -> str:
+        server.add_tool(lambda: "learned", name="learned")
+        await context.session.send_tool_list_changed()
         return "said"
 
     @server.tool()

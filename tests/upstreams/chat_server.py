@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import count
 from typing import Any
@@ -58,7 +58,8 @@ class ScriptedChatServer:
     """`received` are the requests so far, of every kind; `chats` those for an answer.
 
     `fault` is what goes wrong with each answer from now on, a key of ERRORS, STREAMS or
-    BEFORE_HEADERS, and `faults` what goes wrong with the next ones, one after another.
+    BEFORE_HEADERS, and `faults` what goes wrong with the next ones, one after another. `streams`
+    are the chunks of the next answers, whatever is asked.
     `refused_fields` are refused in addition to those of the style. With a `key`, all others are
     refused.
     """
@@ -67,6 +68,7 @@ class ScriptedChatServer:
         self.received: list[Received] = []
         self.faults: deque[str] = deque()
         self.fault: str | None = None
+        self.streams: deque[Sequence[Json]] = deque()
         self.refused_fields: set[str] = set()
         self.key: str | None = None
         self.connections = 0
@@ -144,7 +146,7 @@ class ScriptedChatServer:
         match request.method, request.path.removeprefix("/v1"):
             case "POST", "/chat/completions":
                 await self._chat(style, request.body, answer)
-            case "GET", "/models":
+            case "GET", "/models" if request.path.startswith("/v1"):
                 await answer.json({"object": "list", "data": [self._card(style)]})
             case "POST", "/tokenize" if style.tokenizes == "vllm":
                 await answer.json(await self._tokenize(request.body))
@@ -200,6 +202,9 @@ class ScriptedChatServer:
 
     async def _chat(self, style: Style, body: Json, answer: Connection) -> None:
         fault = self.faults.popleft() if self.faults else self.fault
+        if self.streams:
+            await answer.stream(_written(style, self.streams.popleft()))
+            return
         if fault == "closes before headers":
             raise Closed
         if fault == "hangs before headers":
@@ -327,6 +332,12 @@ async def _events(
         yield _error_event(style, ErrorAnswer(status=500, message=str(error)))
     if style.has_done:
         yield event_of(style, b"[DONE]")
+
+
+async def _written(style: Style, chunks: Sequence[Json]) -> AsyncGenerator[bytes]:
+    for chunk in chunks:
+        yield event_of(style, json.dumps(chunk).encode())
+    yield event_of(style, b"[DONE]")
 
 
 def _error_event(style: Style, error: ErrorAnswer) -> bytes:

@@ -275,6 +275,7 @@ class TokenServer:
             sampling=Sampling(
                 stop=tuple(sampling.get("stop", ())),
                 step_tokens=sampling.get("stream_interval", 1),
+                answer_tokens=tuple(sampling.get("logprob_token_ids", ())),
                 **fields,
             ),
             cache_salt=body.get("cache_salt"),

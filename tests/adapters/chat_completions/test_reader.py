@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.adapters.chat_completions.turns import TOOLS, join
 
+from antiphon.adapters.formats.unmarked_calls import search_of
 from antiphon.adapters.models.chat_completions.chunks import decode_chunk
 from antiphon.adapters.models.chat_completions.options import Think
 from antiphon.adapters.models.chat_completions.reader import ChunkReader
@@ -21,7 +22,7 @@ from antiphon.application.ports import Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import EngineError
-from antiphon.domain.tools import ToolChoice
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 Json = dict[str, Any]
 ADD = ("call", "add", "function", '{"a": 1}')
@@ -43,10 +44,14 @@ def read_deltas(
     *,
     finish: str | None = "tool_calls",
     think: Think = "field",
+    search: bool = False,
     **fields: Any,
 ) -> list[Any]:
-    """Read chunks with these deltas, and return what they say."""
-    reader = ChunkReader(turn(**fields), UsageMeter(10, None), think=think)
+    """Read chunks with these deltas, and return what they say; `search` the text for calls."""
+    asked = turn(**fields)
+    reader = ChunkReader(
+        asked, UsageMeter(10, None), think=think, search=search_of(asked) if search else None
+    )
     chunks = [{"choices": [{"delta": piece}]} for piece in pieces]
     chunks += [{"choices": [{"delta": {}, "finish_reason": finish}]}]
     deltas = [delta for chunk in chunks for delta in reader.feed(encode(chunk))]
@@ -56,6 +61,10 @@ def read_deltas(
 def turn(**fields: Any) -> Turn:
     items = fields.pop("items", [i.Message(role="user", content="Hi")])
     return Turn(model="m", items=items, tools=TOOLS, **fields)
+
+
+def chunk_of(delta: Json) -> Json:
+    return {"choices": [{"delta": delta}]}
 
 
 def encode(chunk: Json) -> Any:
@@ -145,6 +154,54 @@ BOTH_CALLS: dict[str, Sequence[Json]] = {
         calls({"index": 1, "id": "c2", "function": None}),
         calls(call("now", '{"b": 2}', index=1)),
     ],
+    "with the names in pieces": [
+        calls(call("a", "", index=0, id="c1")),
+        calls(call("dd", "", index=0)),
+        calls(call(None, '{"a": 1}', index=0)),
+        calls(call("no", "", index=1, id="c2")),
+        calls(call("w", '{"b": 2}', index=1, id="c2")),
+    ],
+    "with the names in pieces under one index": [
+        calls(call("a", index=0, id="c1")),
+        calls(call("d", index=0)),
+        calls(call("d", '{"a": 1}', index=0)),
+        calls(call("n", index=0, id="c2")),
+        calls(call("ow", '{"b": 2}', index=0)),
+    ],
+    "with names that grow": [
+        calls(call("a", "", id="c1")),
+        calls(call("ad", "", id="c1")),
+        calls(call("add", "", id="c1")),
+        calls(call("add", '{"a": 1}', id="c1")),
+        calls(call("functions.n", "", id="c2")),
+        calls(call("functions.now", '{"b": 2}', id="c2")),
+    ],
+    "with another id or name before any arguments": [
+        calls(call("add", "", index=0, id="c1")),
+        calls(call(None, '{"a": 1}', index=0, id="c1"), call("now", "", index=0, id="c2")),
+        calls(call(None, '{"b": 2}', index=0, id="c2")),
+    ],
+    "with arguments encoded twice": [
+        calls(call("add", r'"{\"a\": 1}"', index=0)),
+        calls(call("now", r'"{\"b\": 2}"', index=1)),
+    ],
+    "with arguments encoded twice in pieces": [
+        calls(call("add", '"', index=0, id="c1")),
+        calls(call(None, r"{\"a", index=0)),
+        calls(call(None, "\\", index=0)),
+        calls(call(None, '": 1}"', index=0)),
+        calls(call("now", r'"{\"b\": 2}"', index=0, id="c2")),
+    ],
+    "with null beside what there is": [
+        calls({"index": None, "id": None, "function": {"name": "add", "arguments": None}}),
+        calls({"index": None, "id": None, "function": {"name": None, "arguments": '{"a": 1}'}}),
+        calls({"index": None, "id": None, "function": {"name": "now", "arguments": '{"b": 2}'}}),
+    ],
+    "with indexes as texts": [
+        calls(call("add", '{"a": ', index="0", id="c1")),
+        calls(call(None, "1}", index="0")),
+        calls(call("now", '{"b": 2}', index="1", id="c2")),
+    ],
     "with blank text around": [
         {"content": "\n\n"},
         calls(call("add", '{"a": 1}', index=0)),
@@ -163,6 +220,49 @@ def test_the_same_tool_is_called_twice_with_one_index_and_ids_anew() -> None:
         calls(call(None, '{"a": 1}', index=0, id="x4")),
     ]
     assert read_deltas(pieces) == [ADD, ADD]
+
+
+@pytest.mark.parametrize(
+    "arguments", [None, "", " ", "null", '""', [], {}, "{}", r'"{}"', " null\n"]
+)
+def test_a_call_without_arguments_has_an_empty_object(arguments: Any) -> None:
+    function = {"name": "now", "arguments": arguments}
+    assert read_deltas([calls({"index": 0, "function": function})]) == [
+        ("call", "now", "function", "{}")
+    ]
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "7", '"a"', "nullable", r'"\"a\""'])
+def test_other_arguments_are_left_as_they_are(arguments: str) -> None:
+    for pieces in ([arguments], list(arguments)):
+        chunks = [calls(call(None, piece, index=0)) for piece in pieces]
+        read = read_deltas([calls(call("add", "", index=0)), *chunks])
+        assert read == [("call", "add", "function", arguments)]
+
+
+def test_a_new_id_or_name_under_one_index_is_another_call() -> None:
+    pieces = [calls(call("now", index=0, id=f"c{number}")) for number in range(3)]
+    pieces.append(calls(call("add", '{"a": 1}', index=0, id="c3")))
+    assert read_deltas(pieces) == [("call", "now", "function", "{}")] * 3 + [ADD]
+
+
+@pytest.mark.parametrize("pieces", [["get", "_weather"], ["get_wea", "ther"], ["get_weather"]])
+@pytest.mark.parametrize("ids", [{}, {"id": "c1"}])
+def test_a_name_that_begins_another_waits_for_its_arguments(
+    pieces: Sequence[str], ids: Json
+) -> None:
+    tools = [ToolSpec(name="get"), ToolSpec(name="get_weather")]
+    reader = ChunkReader(Turn(model="m", items=[], tools=tools), UsageMeter(1, None))
+    chunks = [calls(call(piece, "", index=0, **ids)) for piece in pieces]
+    deltas = [each for piece in chunks for each in reader.feed(encode(chunk_of(piece)))]
+    deltas += reader.feed(encode(chunk_of(calls(call(None, "{}", index=0)))))
+    assert join([*deltas, *reader.end()]) == [("call", "get_weather", "function", "{}")]
+
+
+def test_a_name_that_can_be_no_other_is_written_at_once() -> None:
+    reader = ChunkReader(turn(), UsageMeter(1, None))
+    deltas = reader.feed(encode(chunk_of(calls(call("add", "", index=0, id="c1")))))
+    assert deltas == [d.CallStart("add", "c1")]
 
 
 @pytest.mark.parametrize("form", BOTH_CALLS)
@@ -232,6 +332,18 @@ TEXTS: dict[str, tuple[Sequence[Json], list[Any]]] = {
     "a tool that was not offered": (
         [calls(call("rm", '{"a": 1}', index=0))],
         [("TextDelta", '{"name": "rm", "arguments": "{\\"a\\": 1}"}')],
+    ),
+    "reasoning, text and a call in one chunk": (
+        [{"reasoning": "Hm.", "content": "Hi", **calls(call("add", '{"a": 1}', index=0))}],
+        [("ReasoningDelta", "Hm."), ("TextDelta", "Hi"), ADD],
+    ),
+    "a custom tool's arguments encoded twice": (
+        [calls(call("note", r'"{\"input\": \"a\\nb\"}"', index=0))],
+        [("call", "note", "custom", "a\nb")],
+    ),
+    "a custom tool's text in quotes": (
+        [calls(call("note", '"{a}" is JSON', index=0))],
+        [("call", "note", "custom", '"{a}" is JSON')],
     ),
     "a custom tool": (
         [calls(call("note", '{"inp', index=0)), calls(call(None, 'ut": "a\\nb"}', index=0))],
@@ -381,10 +493,36 @@ def test_a_reason_to_end_that_is_a_failure_fails_the_turn(reason: str) -> None:
         read_deltas([{"content": "Hi"}], finish=reason)
 
 
-@pytest.mark.parametrize("error", ["overloaded", {"message": "overloaded"}, {}])
-def test_an_error_in_the_stream_fails_the_turn(error: Any) -> None:
-    with pytest.raises(EngineError):
-        ChunkReader(turn(), UsageMeter(1, None)).feed(encode({"error": error}))
+ERRORS: Sequence[tuple[Json, str]] = [
+    ({"error": "overloaded"}, ": overloaded"),
+    ({"error": {"message": "overloaded", "code": 529}}, ": overloaded"),
+    ({"error": {"message": "overloaded"}, "choices": [{"delta": {"content": ""}}]}, ": overloaded"),
+    ({"object": "error", "message": "overloaded\nby key-1", "code": 500}, ": overloaded by …"),
+    ({"error": {}}, "."),
+]
+
+
+@pytest.mark.parametrize(("chunk", "said"), ERRORS)
+def test_an_error_in_the_stream_fails_the_turn_with_its_message(chunk: Json, said: str) -> None:
+    reader = ChunkReader(
+        turn(), UsageMeter(1, None), redact=lambda text: text.replace("key-1", "…")
+    )
+    with pytest.raises(EngineError) as failed:
+        reader.feed(encode(chunk))
+    assert str(failed.value) == f"The model server failed while it wrote the answer{said}"
+
+
+def test_usage_before_the_end_counts() -> None:
+    meter = UsageMeter(10, None)
+    reader = ChunkReader(turn(), meter)
+    usage = {"prompt_tokens": 50, "completion_tokens": 9}
+    for chunk in (
+        chunk_of({"content": "Hi"}),
+        {"choices": [], "usage": usage},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": None},
+    ):
+        reader.feed(encode(chunk))
+    assert (meter.usage.input, meter.usage.output) == (50, 9)
 
 
 @pytest.mark.parametrize(
@@ -430,3 +568,21 @@ def test_blanks_within_a_text_stay_and_those_around_tags_do_not(text: str, read:
     expected = [("TextDelta", each) if isinstance(each, str) else each for each in read]
     for pieces in ([text], list(text)):
         assert read_deltas([{"content": part} for part in pieces], think="tags") == expected
+
+
+# --- calls without markers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_json_in_the_content_that_calls_a_tool_is_a_call(size: int) -> None:
+    text = 'Now:\n```json\n{"name": "add", "arguments": {"a": 1}}\n```'
+    pieces = [{"content": text[at : at + size]} for at in range(0, len(text), size)]
+    searched = read_deltas(pieces, finish="stop", search=True)
+    assert searched == [("TextDelta", "Now:"), ADD]
+    assert read_deltas(pieces, finish="stop") == [("TextDelta", text)]
+
+
+def test_a_call_that_the_server_sends_as_text_too_is_one_call() -> None:
+    content = {"content": '{"name": "add", "arguments": {"a": 1}}'}
+    pieces = [content, calls(call("add", '{"a": 1}', index=0, id="x"))]
+    assert read_deltas(pieces, search=True) == [ADD]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -124,7 +125,6 @@ def test_sampling_is_passed_on_and_the_default_is_the_servers() -> None:
     fields = body(sampling=sampling, effort="low", parallel_tool_calls=False, tools=TOOLS)
     assert (fields["temperature"], fields["seed"], fields["top_k"]) == (0.0, 0, 3)
     assert (fields["logprobs"], fields["top_logprobs"]) == (True, 2)
-    assert fields["stop"] == list("abcd")
     assert fields["max_tokens"] == 9
     assert fields["reasoning_effort"] == "low"
     assert fields["parallel_tool_calls"] is False
@@ -142,8 +142,9 @@ def test_a_limit_has_its_new_name_where_the_old_one_is_refused() -> None:
     assert fields["max_completion_tokens"] == 9
 
 
-def test_stop_strings_that_stay_in_the_text_are_not_the_servers_business() -> None:
-    sampling = Sampling(stop=("a",), include_stop_str_in_output=True)
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings_are_not_the_servers_business(include: bool) -> None:
+    sampling = Sampling(stop=("a",), include_stop_str_in_output=include)
     assert "stop" not in body(sampling=sampling)
 
 
@@ -183,11 +184,21 @@ def test_what_the_assistant_wrote_in_a_turn_is_one_message() -> None:
     assert [call["id"] for call in message["tool_calls"]] == ["c1"]
 
 
-def test_later_instructions_are_the_users_where_only_the_first_may_be_the_systems() -> None:
+def test_later_instructions_are_the_users_where_roles_must_alternate() -> None:
     items = [HELLO, i.Message(role="developer", content="Be brief.")]
     assert [message["role"] for message in messages(*items)] == ["user", "system"]
-    style = MessageStyle(system_first=True)
-    assert [message["role"] for message in messages(*items, style=style)] == ["user", "user"]
+    [fitted] = messages(*items, style=MessageStyle(alternating=True))
+    assert fitted == {"role": "user", "content": "Hello\n\nInstructions:\n\nBe brief."}
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("", "{}"), ("null", "{}"), ('["x"]', '{"arguments": ["x"]}'), ('{"a": ', None)],
+)
+def test_arguments_that_are_no_object_are_in_one(written: str, shown: str | None) -> None:
+    call = i.FunctionCall(call_id="call_1", name="look", arguments=written)
+    arguments = messages(HELLO, call)[1]["tool_calls"][0]["function"]["arguments"]
+    assert arguments == shown if shown else json.loads(arguments) == {"arguments": written}
 
 
 def test_previous_messages_come_first_and_must_be_those_of_chat_completions() -> None:
@@ -243,7 +254,7 @@ REFUSALS = {
     ),
     "a template": (
         b'{"error": {"code": 500, "message": "System message must be at the beginning."}}',
-        "system_anywhere",
+        "role_order",
     ),
     "llama-cpp-python": (
         b"{\"error\": {\"message\": \"1 validation error:\\n 'loc': ('body', 'response_format', "
@@ -269,11 +280,11 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_names_what_the_server_does_not_know(case: str) -> None:
     content, name = REFUSALS[case]
-    used = {"max_tokens", "seed", "system_anywhere", "stream_options", "response_format"}
+    used = {"max_tokens", "seed", "role_order", "stream_options", "response_format"}
     used |= {"reasoning_effort", "reasoning_effort minimal"}
     assert refused_feature(read_refusal(content).text, used) == name
 
 
 def test_no_field_is_named_for_what_the_messages_contain() -> None:
-    in_messages = ("images", "reasoning_content", "system_anywhere", "long_call_ids")
+    in_messages = ("images", "reasoning_content", "role_order", "long_call_ids")
     assert [FEATURES[name].path for name in in_messages] == [None] * 4

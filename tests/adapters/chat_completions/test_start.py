@@ -77,6 +77,17 @@ async def test_a_wrong_key_is_told_at_the_start(
         await model_on(upstream, "openai", key_env="UPSTREAM_KEY").start()
 
 
+@pytest.mark.parametrize("style", ["vllm", "llama_cpp", "openai", "ollama"])
+@pytest.mark.parametrize("end", ["", "/"])
+async def test_a_url_without_its_version_is_told_at_the_start(
+    upstream: ScriptedChatServer, style: str, end: str
+) -> None:
+    url = upstream.url(style)
+    assert url.endswith("/v1")
+    with pytest.raises(SettingsError, match=f'Did you mean `url = "{url}"`'):
+        await model_on(upstream, style, url=url.removesuffix("/v1") + end).start()
+
+
 async def test_a_key_is_in_no_log(
     upstream: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,6 +145,20 @@ async def test_it_connects_to_the_address_that_it_has_checked(server: LoopbackSe
     assert server.connections == 1
 
 
+async def test_it_fetches_only_from_the_hosts_that_the_caller_may_use(
+    server: LoopbackServer,
+) -> None:
+    server.answers["/"] = answer(b"hello")
+    server.answers["/moved"] = redirect(f"http://both:{server.port}/")
+    fetcher = make_fetcher(server, resolve=resolver(both=["127.0.0.1"], loopback=["127.0.0.1"]))
+    both, loopback = f"http://both:{server.port}", f"http://loopback:{server.port}"
+    assert (await fetcher.fetch(f"{loopback}/moved", hosts=["loopback", "both"])).status == 200
+    with pytest.raises(FetchRefused, match="API key"):
+        await fetcher.fetch(both, hosts=["loopback"])
+    async with raises_without_details(FetchFailed):
+        await fetcher.fetch(f"{loopback}/moved", hosts=["loopback"])
+
+
 async def test_it_fetches_only_from_the_hosts_and_ports_of_its_policy(
     server: LoopbackServer,
 ) -> None:

@@ -22,6 +22,7 @@ from antiphon.adapters.web.search_services import SearxngService
 from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
+from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.webhooks import operator_policy, webhook_fetcher
 
 pytestmark = pytest.mark.slow
@@ -296,7 +297,7 @@ async def test_webhooks_do_not_follow_redirects(
 ) -> None:
     hook = f"http://{ALLOWED}:{redirector.port}/hook"
     secret = base64.b64encode(b"s" * 32)
-    fetcher = webhook_fetcher([WebhookEndpoint(name="a", url=hook, secrets=[secret])])
+    fetcher = webhook_fetcher([WebhookEndpoint(name="a", url=hook, secrets=[secret])], Settings())
     for url in locations(sink.port):
         redirector.location = url.encode()
         answer = await fetcher.fetch(hook, method="POST", content=b"{}")

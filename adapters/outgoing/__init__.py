@@ -1,0 +1,1 @@
+"""Connections to other servers: by which way, whom they trust, what they may cost."""
