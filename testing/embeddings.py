@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.application.ports import Embeddings
+from antiphon.domain.errors import RequestError
 
 TEXTS = ("A dog barks.", "An antiphon is sung.", "犬が吠える。")
 CLOSE = 1e-3
@@ -68,6 +69,15 @@ class EmbeddingsContract:
     async def test_many_texts_may_come_at_once(self, embeddings: Embeddings) -> None:
         texts = [f"text {number}" for number in range(100)]
         assert len((await embeddings.embed(texts)).each) == 100
+
+    async def test_lists_of_tokens_have_vectors_or_are_refused_as_input(
+        self, embeddings: Embeddings
+    ) -> None:
+        if type(embeddings).embed_tokens is Embeddings.embed_tokens:
+            with pytest.raises(RequestError, match="tokens"):
+                await embeddings.embed_tokens([[1, 2], [3]])
+            return
+        assert len((await embeddings.embed_tokens([[1, 2], [3]])).each) == 2
 
     async def test_a_cancelled_call_does_not_affect_the_others(
         self, embeddings: Embeddings

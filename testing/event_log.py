@@ -14,6 +14,7 @@ from antiphon.domain.responses.response import Response
 from antiphon.testing.loop_turns import count_turns
 
 ID = "resp_1"
+TENANT = "t"
 
 
 def text(number: int) -> e.Event:
@@ -83,7 +84,7 @@ class EventLogContract:
         raise NotImplementedError("override this fixture: return an empty log")
 
     async def test_a_late_reader_gets_every_event_in_order(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         events = run_of(700)
         await log.append(ID, events[:1])
         await log.append(ID, events[1:650])
@@ -91,7 +92,7 @@ class EventLogContract:
         assert await read_all(await log.open(ID)) == events
 
     async def test_what_is_ready_comes_in_one_batch(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         for number in range(5):
             await log.append(ID, [text(number)])
         batches = await log.open(ID)
@@ -99,7 +100,7 @@ class EventLogContract:
         await batches.aclose()
 
     async def test_a_reader_at_the_end_waits_for_more(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, [text(0)])
         batches = await log.open(ID)
         assert numbers(await anext(batches)) == [0]
@@ -111,7 +112,7 @@ class EventLogContract:
         await batches.aclose()
 
     async def test_a_terminal_event_ends_every_reader(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         early = asyncio.create_task(read_all(await log.open(ID)))
         await yield_often()
         await log.append(ID, run_of(3))
@@ -122,14 +123,14 @@ class EventLogContract:
             await anext(late)
 
     async def test_a_finished_run_can_be_read_after_any_number(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, run_of(20))
         for after in range(-1, 25):
             events = await read_all(await log.open(ID, after=after))
             assert numbers(events) == list(range(after + 1, 20))
 
     async def test_an_active_run_can_be_read_after_any_number(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         events = run_of(20)
         await log.append(ID, events[:10])
         readers = {
@@ -143,7 +144,7 @@ class EventLogContract:
             assert numbers(await reader) == list(range(after + 1, 20))
 
     async def test_a_slow_reader_does_not_hold_up_a_fast_one(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         slow = await log.open(ID)
         fast = asyncio.create_task(read_all(await log.open(ID)))
         events = run_of(50)
@@ -156,7 +157,7 @@ class EventLogContract:
         assert first + await read_all(slow) == events
 
     async def test_a_cancelled_reader_does_not_affect_the_others(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         leaving, staying = [asyncio.create_task(read_all(await log.open(ID))) for _ in range(2)]
         await yield_often()
         await log.append(ID, [text(0)])
@@ -169,7 +170,7 @@ class EventLogContract:
         assert numbers(await staying) == [0, 1, 2]
 
     async def test_events_are_forwarded_as_they_come(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         events, writer = run_of(50), SlowWriter()
         await log.append(ID, events[:3])
         forwarding = asyncio.create_task((await log.open(ID)).forward(writer.write))
@@ -182,7 +183,7 @@ class EventLogContract:
         await forwarding
 
     async def test_a_write_that_must_wait_holds_later_events_back(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         events, slow, fast = run_of(6), SlowWriter(), SlowWriter()
         tasks = [
             asyncio.create_task((await log.open(ID)).forward(writer.write))
@@ -208,7 +209,7 @@ class EventLogContract:
             if batch[-1].sequence_number == 1:
                 raise OSError("the client is gone")
 
-        await log.create(ID)
+        await log.create(ID, TENANT)
         writer = SlowWriter()
         failing = asyncio.create_task((await log.open(ID)).forward(fail))
         other = asyncio.create_task((await log.open(ID)).forward(writer.write))
@@ -221,7 +222,7 @@ class EventLogContract:
         assert writer.events == run_of(4)
 
     async def test_a_reader_goes_on_where_forwarding_was_cancelled(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         batches, writer = await log.open(ID), SlowWriter()
         forwarding = asyncio.create_task(batches.forward(writer.write))
         await log.append(ID, [text(0)])
@@ -233,7 +234,7 @@ class EventLogContract:
         assert numbers([*writer.events, *await read_all(batches)]) == [0, 1, 2]
 
     async def test_forwarding_an_abandoned_log_ends(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         writer = SlowWriter()
         forwarding = asyncio.create_task((await log.open(ID)).forward(writer.write))
         await log.append(ID, [text(0)])
@@ -243,7 +244,7 @@ class EventLogContract:
         assert numbers(writer.events) == [0]
 
     async def test_a_closed_reader_returns_nothing_more(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, [text(0)])
         batches = await log.open(ID)
         await batches.aclose()
@@ -252,7 +253,7 @@ class EventLogContract:
             await anext(batches)
 
     async def test_a_long_replay_lets_other_tasks_run(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, run_of(20_000))
         async with count_turns() as turns:
             assert len(await read_all(await log.open(ID))) == 20_000
@@ -263,15 +264,15 @@ class EventLogContract:
             await log.open("resp_unknown")
 
     async def test_logs_are_independent(self, log: EventLog) -> None:
-        await log.create(ID)
-        await log.create("resp_2")
+        await log.create(ID, TENANT)
+        await log.create("resp_2", TENANT)
         await log.append(ID, run_of(2))
         await log.append("resp_2", run_of(3))
         assert numbers(await read_all(await log.open(ID))) == [0, 1]
         assert numbers(await read_all(await log.open("resp_2"))) == [0, 1, 2]
 
     async def test_a_dropped_log_cannot_be_opened(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, run_of(2))
         await log.drop(ID)
         with pytest.raises(NotFound):
@@ -280,7 +281,7 @@ class EventLogContract:
     async def test_dropping_a_log_again_or_appending_to_it_does_nothing(
         self, log: EventLog
     ) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.drop(ID)
         await log.drop(ID)
         await log.append(ID, run_of(2))
@@ -288,7 +289,7 @@ class EventLogContract:
             await log.open(ID)
 
     async def test_readers_of_a_dropped_log_read_it_to_its_end(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, [text(0)])
         waiting = asyncio.create_task(read_all(await log.open(ID, after=0)))
         behind = await log.open(ID)
@@ -301,7 +302,7 @@ class EventLogContract:
         assert numbers(await read_all(behind)) == [0, 1, 2]
 
     async def test_readers_of_an_abandoned_log_get_what_it_has(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, [text(0), text(1)])
         waiting = asyncio.create_task(read_all(await log.open(ID)))
         behind = await log.open(ID, after=0)
@@ -312,14 +313,14 @@ class EventLogContract:
         assert numbers(await read_all(behind)) == [1]
 
     async def test_an_abandoned_log_cannot_be_opened(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.abandon(ID)
         await log.abandon(ID)
         with pytest.raises(NotFound):
             await log.open(ID)
 
     async def test_a_dropped_log_can_be_abandoned(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         reading = asyncio.create_task(read_all(await log.open(ID)))
         await yield_often()
         await log.append(ID, [text(0)])
@@ -329,15 +330,15 @@ class EventLogContract:
         assert numbers(await reading) == [0]
 
     async def test_a_log_that_has_its_end_is_not_abandoned(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, run_of(3))
         await log.abandon(ID)
         assert numbers(await read_all(await log.open(ID))) == [0, 1, 2]
 
     async def test_an_abandoned_log_can_be_created_again(self, log: EventLog) -> None:
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, [text(0)])
         await log.abandon(ID)
-        await log.create(ID)
+        await log.create(ID, TENANT)
         await log.append(ID, run_of(2))
         assert numbers(await read_all(await log.open(ID))) == [0, 1]

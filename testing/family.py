@@ -16,6 +16,7 @@ from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import Family
 from antiphon.adapters.formats.chat_template.families.own import check_family, markers_of_family
 from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.parsing.text_buffer import MarkerFinder
 from antiphon.adapters.formats.chat_template.template import ChatTemplate, named_templates
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Step, Turn
@@ -186,6 +187,7 @@ class FamilyContract:
             shown = "".join(getattr(delta, "text", "") for delta in deltas)
             for marker in sorted(markers, key=len, reverse=True):
                 text, shown = text.replace(marker, ""), shown.replace(marker, "")
+            text = text[: MarkerFinder(markers).find_cut(text, 0)]  # what is cut off is no text
             assert "".join(shown.split()) == "".join(text.split())
 
 
@@ -244,6 +246,36 @@ class FamilyConstraintContract:
         wrong = write_calls(form, [(STRICT.name, {"town": "Bonn"})])
         assert not accepts(bound.value, f"Let me look. {wrong}")
 
+    @pytest.mark.parametrize("arguments", [{}, {"count": 3}], ids=["none", "a number"])
+    def test_no_whitespace_is_endless(self, family: Family, arguments: Json) -> None:
+        pytest.importorskip("xgrammar")
+        if family.call_form is None:
+            pytest.skip("the family writes no calls")
+        turn = Turn(
+            model="m",
+            items=(),
+            tools=[_counter(arguments)],
+            choice=ToolChoice(mode="required"),
+            effort="none",
+        )
+        bound = constraint(family, turn, inside_reasoning=False)
+        assert bound
+        call = write_calls(family.call_form, [("count", arguments)])
+        assert accepts(bound.value, call)
+        for end in range(len(call) + 1):
+            for blanks in (" " * ENDLESS, "\t" * ENDLESS, "\n" * ENDLESS):
+                assert not accepts_beginning(bound.value, call[:end] + blanks), call[:end]
+
+
+ENDLESS = 100
+"""Blanks in a row: a model that has lost its way goes on like this to its last token."""
+
+
+def _counter(arguments: Json) -> ToolSpec:
+    properties = {name: {"type": "integer"} for name in arguments}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return ToolSpec(name="count", strict=True, parameters=schema)
+
 
 END_TOKEN = 256
 
@@ -262,11 +294,19 @@ def _compiler() -> Any:
 
 def accepts(tag: Json, text: str) -> bool:
     """Return whether xgrammar allows a whole turn."""
+    matcher = _matcher(tag)
+    return bool(matcher.accept_string(text) and matcher.accept_token(END_TOKEN))
+
+
+def accepts_beginning(tag: Json, text: str) -> bool:
+    """Return whether xgrammar allows the beginning of a turn."""
+    return bool(_matcher(tag).accept_string(text))
+
+
+def _matcher(tag: Json) -> Any:
     import xgrammar
 
-    grammar = _compiler().compile_structural_tag(json.dumps(tag))
-    matcher = xgrammar.GrammarMatcher(grammar)
-    return bool(matcher.accept_string(text) and matcher.accept_token(END_TOKEN))
+    return xgrammar.GrammarMatcher(_compiler().compile_structural_tag(json.dumps(tag)))
 
 
 def _call_in_template(template: ChatTemplate) -> str:

@@ -125,6 +125,7 @@ class FileStoreContract:
     async def test_the_limit_is_exact_however_many_files_are_added_at_once(
         self, files: FileStore
     ) -> None:
+        before = await files.get_total_bytes()
         for tenant, limit in (
             (US, FileUsage(files=3, bytes=10**9)),
             (THEM, FileUsage(files=10**9, bytes=3 * len(CONTENT))),
@@ -135,6 +136,7 @@ class FileStoreContract:
             )
             assert [type(each) for each in added].count(FilesFull) == 7
             assert await files.get_usage(tenant) == FileUsage(files=3, bytes=3 * len(CONTENT))
+        assert await files.get_total_bytes() == before + 6 * len(CONTENT)
         stored = await files.list_all_files(US)
         await files.delete_file(US, stored[0].id)
         await files.create_file(US, a_file(11), CONTENT, limit=FileUsage(files=3, bytes=10**9))

@@ -191,6 +191,20 @@ class ModelContract:
 
     # --- what binds the output --------------------------------------------------------------------
 
+    async def test_an_answer_is_weighed_among_its_labels(
+        self, model: Model, ask: TurnFactory
+    ) -> None:
+        try:
+            labels = await model.labels(2)
+        except RequestError as refused:
+            assert refused.param == "model"  # noqa: PT017 - a model may have none
+            return
+        assert len(set(labels)) == 2
+        weights = await model.weigh(ask(begins_answer=True), labels, request_id="weighed")
+        assert len(weights.logs) == 2
+        assert weights.usage.output == 1
+        assert weights.usage.input > weights.usage.cached >= 0
+
     async def test_a_required_tool_is_called_with_arguments_of_its_schema(
         self, model: Model
     ) -> None:

@@ -13,17 +13,21 @@ from antiphon.testing.stores.calls import finish, sweep, wait_until
 from antiphon.testing.stores.fixtures import StoreFixtures
 
 
-def delivery(name: str) -> WebhookDelivery:
+def delivery(name: str, *, endpoint: str = "main") -> WebhookDelivery:
     body = b'{"id":"evt_%b","text":"\xc3\xa9"}' % name.encode()
-    return WebhookDelivery(id=f"evt_{name}", tenant=US, endpoint="main", body=body)
+    return WebhookDelivery(id=f"evt_{name}", tenant=US, endpoint=endpoint, body=body)
 
 
-async def add_deliveries(store: Store, *names: str, response: str = "a") -> None:
+async def add_deliveries(
+    store: Store, *names: str, response: str = "a", endpoint: str = "main"
+) -> None:
     """Finish a response with these deliveries."""
     await store.create_response(US, new_response(response))
     lease = Lease(tenant=US, response_id=f"resp_{response}")
     assert await store.finish_response(
-        lease, finished_response(response), deliveries=[delivery(name) for name in names]
+        lease,
+        finished_response(response),
+        deliveries=[delivery(name, endpoint=endpoint) for name in names],
     )
 
 
@@ -88,6 +92,23 @@ class OutboxContract(StoreFixtures):
         assert await claim_names(store, limit=1) == ["y"]
         await store.delay_delivery("evt_x", 0)
         assert await claim_names(store, limit=2) == ["z", "x"]
+
+    async def test_endpoints_that_are_left_out_hold_up_no_others(
+        self, store: Store, another: Store
+    ) -> None:
+        many = [f"slow_{number}" for number in range(250)]
+        await add_deliveries(store, *many, endpoint="slow")
+        await add_deliveries(store, "x", "y", response="b", endpoint="é")
+        leave_out = {"slow", "unknown"}
+        found = await another.claim_due_deliveries(limit=1, claim_s=60, leave_out=leave_out)
+        assert [(one.endpoint, one.attempts) for one in found] == [("é", 0)]
+        found += await store.claim_due_deliveries(limit=9, claim_s=60, leave_out=leave_out)
+        assert sorted(ids(found)) == ["x", "y"]
+        assert await another.claim_due_deliveries(limit=9, claim_s=60, leave_out=leave_out) == []
+
+        left = await store.claim_due_deliveries(limit=300, claim_s=60)
+        assert sorted(ids(left)) == sorted(many)
+        assert {one.attempts for one in left} == {0}
 
     async def test_one_of_many_callers_claims_a_delivery(
         self, store: Store, another: Store

@@ -135,7 +135,10 @@ class RandomCalls:
         events = await self.chunk(response_lease.tenant, name)
         deliveries = [
             WebhookDelivery(
-                id=self.new_name("evt"), tenant=response_lease.tenant, endpoint="e", body=b"\0{}"
+                id=self.new_name("evt"),
+                tenant=response_lease.tenant,
+                endpoint=self.pick("e", "f"),
+                body=b"\0{}",
             )
             for _ in range(self.pick(0, 0, 1, 2))
         ]
@@ -249,7 +252,10 @@ class RandomCalls:
 
     async def draw_claim_due(self) -> Call:
         limit, claim_s = self.pick(1, 2), self.pick(-1.0, 600.0)
-        return lambda store: store.claim_due_deliveries(limit=limit, claim_s=claim_s)
+        leave_out = self.pick((), ("e",), ("e", "f"))
+        return lambda store: store.claim_due_deliveries(
+            limit=limit, claim_s=claim_s, leave_out=leave_out
+        )
 
     async def draw_delay(self) -> Call:
         delivery, seconds = (

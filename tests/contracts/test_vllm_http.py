@@ -27,12 +27,20 @@ from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Engine, Model, Turn
 from antiphon.domain.items import Message
-from antiphon.testing.engine import EngineContract, RequestFactory
+from antiphon.testing.engine import (
+    EngineContract,
+    IsIdle,
+    Kill,
+    RequestFactory,
+)
 from antiphon.testing.model import ModelContract, TurnFactory
 from antiphon.testing.scripts import script
 
 
 class TestVllmHttpEngine(EngineContract):
+    # The servers are scripted: tests/vllm has the contract with vLLM itself, which lacks none.
+    lacks = frozenset({"constraints", "stop_token_ids"})
+
     @pytest.fixture(params=WIRES)
     async def running(
         self, request: pytest.FixtureRequest, tmp_path: Path
@@ -47,6 +55,17 @@ class TestVllmHttpEngine(EngineContract):
     @pytest.fixture
     def ask(self, running: TestPool) -> RequestFactory:
         return lambda **sampling: running.request(temperature=0, **sampling)
+
+    @pytest.fixture
+    def kill(self, running: TestPool) -> Kill:
+        return running.servers[0].kill
+
+    @pytest.fixture
+    def is_idle(self, running: TestPool) -> IsIdle:
+        async def is_idle() -> bool:
+            return running.servers[0].engine.running == 0
+
+        return is_idle
 
 
 class TestModelOnAPool(ModelContract):

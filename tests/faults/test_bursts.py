@@ -37,7 +37,7 @@ BURSTS = 5
 
 REQUEST = post({"model": "scripted-chat", "input": '@@script [[{"hang": 600}]]', "stream": True})
 QUICK = post({"model": "scripted-chat", "input": "hi", "stream": True})
-CHECK = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+CHECK = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 SLOTS = 4
 OPTIONS = ("--store", "memory", "--max-runs", str(SLOTS), "--max-queued", str(SLOTS))
 
@@ -137,5 +137,5 @@ def _wait_for(server: ProbedServer, request: bytes) -> float:
 
 def _with_key(request: bytes, key: str) -> bytes:
     return request.replace(
-        b"host: x\r\n", b"host: x\r\nauthorization: Bearer %b\r\n" % key.encode()
+        b"host: localhost\r\n", b"host: localhost\r\nauthorization: Bearer %b\r\n" % key.encode()
     )

@@ -55,6 +55,8 @@ def test_a_server_whose_disk_is_full_goes_on_and_recovers_by_itself(tmp_path: Pa
         assert httpx.delete(f"{server.api}/responses/{kept['id']}").status_code == 500
         ready = httpx.get(f"{server.url}/readyz")
         assert (ready.status_code, ready.json()["store"]) == (503, "unavailable")
+        assert ready.json()["files"] == "unavailable"
+        assert set(ready.json()["reasons"]) == {"store", "files"}
         assert httpx.get(f"{server.url}/livez").status_code == 200
 
         let_grow(server, resource.RLIM_INFINITY)

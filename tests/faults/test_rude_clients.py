@@ -31,7 +31,7 @@ def answer_to(connection: socket.socket) -> bytes:
 
 def test_a_head_without_end_is_refused_before_it_costs_memory(server: Any) -> None:
     with connect(server) as connection:
-        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-long: ")
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-long: ")
         sent, most = 0, 2000 * MAX_HEAD_BYTES  # far more than the sockets' own buffers hold
         with suppress(BrokenPipeError, ConnectionResetError):
             while sent < most:
@@ -42,7 +42,7 @@ def test_a_head_without_end_is_refused_before_it_costs_memory(server: Any) -> No
 
 def test_a_head_that_is_a_little_too_long_is_told_so(server: Any) -> None:
     with connect(server) as connection:
-        head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-long: " + b"a" * MAX_HEAD_BYTES
+        head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"a" * MAX_HEAD_BYTES
         connection.sendall(head)
         answer = answer_to(connection)
     assert answer.startswith(b"HTTP/1.1 431")
@@ -53,14 +53,24 @@ def test_a_head_that_is_a_little_too_long_is_told_so(server: Any) -> None:
     "begun",
     [
         b"",
-        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n",
-        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: 100\r\n\r\n{",
     ],
 )
 def test_a_request_that_never_arrives_is_ended(serve: Any, begun: bytes) -> None:
     with serve(arrival_s=0.2) as server, connect(server) as connection:
         connection.sendall(begun)
         assert answer_to(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_request_that_is_refused_early_has_one_answer(serve: Any) -> None:
+    begun = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
+    with serve(arrival_s=0.2) as server, connect(server) as connection:
+        connection.sendall(begun)
+        answer = answer_to(connection)
+    assert answer.startswith(b"HTTP/1.1 415")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_a_slow_answer_is_not_a_slow_request(serve: Any) -> None:
@@ -83,7 +93,10 @@ async def test_a_reader_that_does_not_read_slows_nobody_else(server: Any) -> Non
     asked = '@@script [[{"say": "word ", "repeat": 20000}]]'
     body = {"model": "scripted-chat", "input": asked, "stream": True, "store": False}
     raw = json.dumps(body).encode()
-    head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    head = (
+        "POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+    )
     host, port = server.url.removeprefix("http://").split(":")
     stalled = []
     for _ in range(5):

@@ -134,7 +134,8 @@ async def test_a_reader_that_does_not_read_slows_nobody_else(serve: Any) -> None
 
 
 HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+    b"connection: Upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 

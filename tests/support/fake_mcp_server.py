@@ -30,14 +30,19 @@ class FakeMcpServer:
     """`tools` are what it lists, `says` what calls of a tool give; any may be changed at any time.
 
     At the path /refused it answers 401, whatever it is asked; at /other its tools are described
-    otherwise.
+    otherwise; at /token it grants a token, which it wants to see from then on.
     """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Json, Json]] = []
         self.tools: list[Json] = [*TOOLS]
         self.says: dict[str, str] = {}
+        self.instructions: str | None = None
         self.status = 200
+        self.token: str | None = None
+        self.grants: list[tuple[str, str]] = []
+        self.grant: Json = {"expires_in": 3600}
+        self.grant_status = 200
         self.meeting: threading.Barrier | None = None
         self.redirect: str | None = None
         site = self
@@ -56,6 +61,9 @@ class FakeMcpServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                if self.path == "/token":
+                    self._grant(body.decode())
+                    return
                 asked = json.loads(body)
                 params = asked.get("params") or {}
                 site.asked.append((asked["method"], params, dict(self.headers)))
@@ -63,6 +71,8 @@ class FakeMcpServer:
                     self._answer(401)
                 elif site.redirect:
                     self._answer(307, location=site.redirect)
+                elif site.token and self.headers["authorization"] != f"Bearer {site.token}":
+                    self._answer(401)
                 elif site.status != 200:
                     self._answer(site.status)
                 elif "id" not in asked:
@@ -70,6 +80,15 @@ class FakeMcpServer:
                 else:
                     answered = site.answer(asked, params, is_other=self.path == "/other")
                     self._answer(200, {"jsonrpc": "2.0", "id": asked["id"], **answered})
+
+            def _grant(self, asked: str) -> None:
+                site.grants.append((self.headers["authorization"], asked))
+                if site.grant_status != 200:
+                    self._answer(site.grant_status, {"error": "invalid_client"})
+                    return
+                site.token = f"token-{len(site.grants)}"
+                answer = {"access_token": site.token, "token_type": "Bearer", **site.grant}
+                self._answer(200, answer)
 
             def _answer(self, status: int, body: Json | None = None, **headers: str) -> None:
                 content = b"" if body is None else json.dumps(body).encode()
@@ -95,13 +114,14 @@ class FakeMcpServer:
                     "protocolVersion": version,
                     "capabilities": capabilities,
                     "serverInfo": info,
+                    "instructions": self.instructions,
                 }
             case "tools/list" if is_other:
                 result = {"tools": [{**tool, "description": "Other."} for tool in self.tools]}
             case "tools/list":
                 result = {"tools": self.tools}
             case "tools/call" if params["name"] == "boom":
-                content = [{"type": "text", "text": "no such page"}]
+                content = [{"type": "text", "text": self.says.get("boom", "no such page")}]
                 result = {"content": content, "isError": True}
             case "tools/call":
                 if self.meeting is not None:

@@ -127,6 +127,12 @@ EXAMPLES = (
         class MyEngine(ScriptedEngine):
             def __init__(self):
                 super().__init__(CountingMarkup(), context_length=2000)
+
+            async def kill(self):
+                self._die("it was killed")
+
+            async def is_idle(self):
+                return self.running == 0
         """,
     ),
     Example(

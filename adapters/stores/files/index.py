@@ -55,6 +55,11 @@ class FileIndex:
     async def usage(self, folder: str) -> FileUsage:
         return await self._file.read(lambda db: _usage(db, folder), tenant=folder)
 
+    async def total_bytes(self) -> int:
+        query = "SELECT coalesce(sum(bytes), 0) FROM usage"
+        [(size,)] = await self._file.read(lambda db: rows_of(db, query, ()))
+        return int(size)
+
     async def page(self, folder: str, query: FilePageQuery) -> list[StoredFile]:
         """Raises: NotFound for an unknown `after`."""
         return await self._file.read(lambda db: _page(db, folder, query), tenant=folder)

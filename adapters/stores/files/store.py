@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from pathlib import Path
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 SWEEP_AFTER_S = 3600
 """The age of leftovers that are removed: newer ones may be another server's unfinished writes."""
+PROBE = bytes(65_536)
+"""What a check writes: less than this counts as a full disk."""
 
 READ_BYTES = 64 * 1024
 
@@ -65,6 +68,9 @@ class FolderFileStore(FileStore):
     async def aclose(self) -> None:
         await self._index.aclose()
 
+    async def check(self) -> None:
+        await self._in_thread("", self._open)
+
     async def create_file(
         self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
     ) -> None:
@@ -75,6 +81,9 @@ class FolderFileStore(FileStore):
 
     async def get_usage(self, tenant: str) -> FileUsage:
         return await self._index.usage(_folder_name(tenant))
+
+    async def get_total_bytes(self) -> int:
+        return await self._index.total_bytes()
 
     async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         return await self._index.page(_folder_name(tenant), query)
@@ -145,7 +154,9 @@ class FolderFileStore(FileStore):
         except FileNotFoundError:
             raise NotFound("There is no such file.") from None
         except OSError as error:
-            raise StoreError(self._error_message(error)) from error
+            raise StoreError(
+                self._error_message(error), reason=(error.strerror or "").lower()
+            ) from error
 
     def _error_message(self, error: OSError) -> str:
         reason = error.strerror or error
@@ -155,9 +166,11 @@ class FolderFileStore(FileStore):
 
     def _open(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = self._folder / f"proof-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        probe = self._folder / f"proof-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            probe.write_bytes(PROBE)
+        finally:
+            probe.unlink(missing_ok=True)
 
     async def _repair_index(self) -> None:
         """Bring the index up to date with the folder, and sweep what killed servers have left."""
@@ -246,6 +259,9 @@ class MemoryFileStore(FileStore):
     async def get_usage(self, tenant: str) -> FileUsage:
         files = [file for file, _ in self._files.get(tenant, {}).values()]
         return FileUsage(files=len(files), bytes=sum(file.bytes for file in files))
+
+    async def get_total_bytes(self) -> int:
+        return sum([(await self.get_usage(tenant)).bytes for tenant in self._files])
 
     async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         files = await self.list_all_files(tenant)

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from itertools import islice
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 
 from antiphon.application.ports import Clock, EventBatches, EventLog, WriteBatch
+from antiphon.application.support.bytes_in_work import BytesInWork, HeldBytes
 from antiphon.application.support.event_batches import LONG_RUN, cut_batch
-from antiphon.domain.errors import NotFound
+from antiphon.domain.errors import ConcurrencyLimitExceeded, NotFound, ServerOverloaded
 from antiphon.domain.events import TERMINAL, Event
 
 BATCH = 64
@@ -23,6 +24,13 @@ BATCH = 64
 KEEP_BYTES = 64 * 1024 * 1024
 EVENT_BYTES = 500
 """An event without the texts that it shares with its response."""
+
+HELD_EVENT_BYTES = 150
+"""What an event takes in memory, beside its text."""
+LOGPROB_BYTES = 200
+"""What each token of an event's log probabilities takes."""
+COUNT_EVERY = 256
+"""So many events of a log are counted at a time."""
 
 EXPIRE_EVERY_S = 0.1
 """The shortest time between two looks for logs that were kept long enough."""
@@ -34,23 +42,108 @@ JOIN_TURNS = 3
 
 
 class _Log:
-    """The events of one run. They are numbered from 0 without gaps: the number is the index."""
+    """The events of one run, from number `first` on. They are numbered without gaps.
 
-    __slots__ = ("__weakref__", "bytes", "events", "feeds", "is_over", "waiters")
+    Their bytes count while the run writes them and while somebody reads them. `is_stored`: the
+    store has them, too.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        *("__weakref__", "bytes", "events", "feeds", "first", "is_over", "waiters"),
+        *("_counted", "_held", "_sizes", "_wait", "is_stored", "readers"),
+    )
+
+    def __init__(self, held: HeldBytes | None = None, *, is_stored: bool = False) -> None:
         self.events: list[Event] = []
+        self.first = 0
         self.bytes = 0
         """Its approximate size, once it is over."""
         self.is_over = False
+        self.is_stored = is_stored
+        self._wait: asyncio.Timeout | None = None
+        """The wait of its run for readers."""
         self.waiters: list[asyncio.Future[None]] = []
         self.feeds: list[_Feed] = []
+        self.readers: WeakSet[_Reader] = WeakSet()
+        self._held = held
+        self._counted = 0
+        """How many of `events` have been counted."""
+        self._sizes: deque[int] = deque()
+        """The bytes of each `COUNT_EVERY` of them, and of the rest."""
 
     def __del__(self) -> None:
-        # Nobody has the events anymore. To free 100,000 at a time would stop the event loop.
-        if len(self.events) > LONG_RUN:
-            with suppress(RuntimeError):  # the loop has ended
-                asyncio.get_running_loop().call_soon(_free_in_portions, self.events)
+        if self._held is not None:
+            self._held.release()
+        if self.events:
+            _free(self.events)
+
+    @property
+    def end(self) -> int:
+        """The number of the next event."""
+        return self.first + len(self.events)
+
+    @property
+    def must_count(self) -> bool:
+        return len(self.events) - self._counted >= COUNT_EVERY
+
+    async def make_room(self) -> None:
+        """Count the bytes of new events. If there is little room, forget those that all have read;
+        if there is none, wait for readers.
+
+        Raises: ConcurrencyLimitExceeded, ServerOverloaded if they do not read on in time.
+        """
+        held = self._held
+        if held is None:
+            return
+        while len(self.events) - self._counted >= COUNT_EVERY:
+            new = self.events[self._counted : self._counted + COUNT_EVERY]
+            self._sizes.append(sum(map(_size_of, new)))
+            self._counted += COUNT_EVERY
+        while True:
+            if held.is_tight:
+                self.forget()
+            try:
+                held.resize(sum(self._sizes))
+            except (ConcurrencyLimitExceeded, ServerOverloaded):
+                try:
+                    async with asyncio.timeout(None) as self._wait:
+                        await held.wait_for(sum(self._sizes))
+                except TimeoutError:
+                    continue  # `read_on` has ended this wait
+                finally:
+                    self._wait = None
+            return
+
+    def read_on(self) -> None:
+        """Note that a reader has read: this may be what the run waits for."""
+        if self._wait is not None and self.forget():
+            self._wait.reschedule(0)
+
+    def forget(self) -> bool:
+        """Forget the events that were read, or all that the store has. Return whether any were."""
+        position = min((reader.position for reader in self.readers), default=self.end)
+        count = (self._counted if self.is_stored else position - self.first) // COUNT_EVERY
+        for _ in range(count := min(count, len(self._sizes))):
+            self._sizes.popleft()
+        if count:
+            count *= COUNT_EVERY
+            forgotten, self.events = self.events[:count], self.events[count:]
+            self.first += count
+            self._counted -= count
+            _free(forgotten)
+            if self._held is not None and self._held.counted:
+                self._held.resize(min(sum(self._sizes), self._held.counted))
+        return count > 0
+
+    def count_again(self) -> None:
+        """Count a log that is over because somebody will read it. Raises as `make_room`."""
+        if self._held is not None and not self._held.counted:
+            self._held.resize(sum(self._sizes))
+
+    def release(self) -> None:
+        """Count nothing anymore, if nobody reads or writes it."""
+        if self._held is not None and self.is_over and not self.readers:
+            self._held.release()
 
     def announce(self) -> None:
         """Let the readers know that there are more events, or that there will be none."""
@@ -61,6 +154,21 @@ class _Log:
                 if not waiter.done():
                     waiter.set_result(None)
             self.waiters.clear()
+
+
+def _size_of(event: Event) -> int:
+    text = getattr(event, "delta", None) or getattr(event, "text", None) or ""
+    size = HELD_EVENT_BYTES + len(text)
+    for logprob in getattr(event, "logprobs", None) or ():
+        size += LOGPROB_BYTES * (1 + len(logprob.top_logprobs))
+    return size
+
+
+def _free(events: list[Event]) -> None:
+    """Free events that nobody has. To free 100,000 at a time would stop the event loop."""
+    if len(events) > LONG_RUN:
+        with suppress(RuntimeError):  # the loop has ended
+            asyncio.get_running_loop().call_soon(_free_in_portions, events)
 
 
 def _free_in_portions(events: list[Event]) -> None:
@@ -147,11 +255,13 @@ class _Reader(EventBatches):
     times out can continue where it was.
     """
 
-    __slots__ = ("_log", "_loop", "_next", "_rounds", "_yields", "joins")
+    __slots__ = ("_log", "_loop", "_rounds", "_yields", "joins", "position")
 
     def __init__(self, log: _Log, first: int, rounds: _Rounds) -> None:
         self._log = log
-        self._next = first
+        self.position = first
+        """The number of the next event that it reads."""
+        log.readers.add(self)
         self._rounds = rounds
         self._yields = False
         self.joins = False
@@ -166,7 +276,7 @@ class _Reader(EventBatches):
         if self._yields:  # otherwise a long replay would block the event loop
             self._yields = False
             await asyncio.sleep(0)
-        while self._next >= len(self._log.events):
+        while self.position >= self._log.end:
             log = self._log
             if log.is_over:
                 raise StopAsyncIteration
@@ -182,6 +292,8 @@ class _Reader(EventBatches):
             if self.joins:
                 for _ in range(JOIN_TURNS):
                     await asyncio.sleep(0)
+        if self.position < self._log.first:  # the store has what it was too slow for
+            raise StopAsyncIteration
         # Nothing is awaited below, so a reader that is canceled above misses no event.
         return self.take()
 
@@ -195,22 +307,33 @@ class _Reader(EventBatches):
 
     def take(self) -> Sequence[Event]:
         """Return the events that are ready, at most a batch of them."""
-        first = self._next
-        ready = self._log.events[first : first + BATCH]
+        first, index = self.position, self.position - self._log.first
+        if index < 0:
+            return ()
+        ready = self._log.events[index : index + BATCH]
         batch = cut_batch(ready) if first > LONG_RUN else ready
         is_cut = len(batch) == BATCH or len(batch) < len(ready)
-        self._next = first + len(batch)
-        self.joins = len(batch) > 1 or not self._next % JOIN_EVERY
+        self.position = first + len(batch)
+        self.joins = len(batch) > 1 or not self.position % JOIN_EVERY
         self._yields = is_cut
+        self._log.read_on()
         return batch
 
     @property
     def is_caught_up(self) -> bool:
         """Whether all events so far were read, and more will follow."""
-        return self._next == len(self._log.events) and not self._log.is_over
+        return self.position == self._log.end and not self._log.is_over
 
     async def aclose(self) -> None:
-        self._log = _CLOSED
+        self._leave()
+
+    def __del__(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        log, self._log = self._log, _CLOSED
+        log.readers.discard(self)
+        log.release()
 
     async def _be_fed(self, write: WriteBatch) -> Awaitable[None] | None:
         """Have the events written from here on, until one cannot be written at once, or the end.
@@ -230,7 +353,8 @@ class MemoryEventLog(EventLog):
 
     Finished logs take about `keep_bytes`: a single response may repeat megabytes of its request.
     Creating a log evicts the finished logs that are too many or too large, starting with the one
-    that finished first. Those that are too old go by themselves.
+    that finished first. Those that are too old go by themselves. What runs, and what is read, draws
+    on `bytes_in_work`.
     """
 
     def __init__(
@@ -240,7 +364,9 @@ class MemoryEventLog(EventLog):
         keep_bytes: int = KEEP_BYTES,
         keep_s: float = 600,
         clock: Clock = time.time,
+        bytes_in_work: BytesInWork | None = None,
     ) -> None:
+        self._bytes_in_work = bytes_in_work or BytesInWork()
         self._keep_events = keep_events
         self._keep_bytes = keep_bytes
         self._keep_s = keep_s
@@ -258,25 +384,31 @@ class MemoryEventLog(EventLog):
         # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
 
-    async def create(self, response_id: str) -> None:
+    async def create(self, response_id: str, tenant: str, *, is_stored: bool = False) -> None:
         if self._finished:
             self._evict()
-        self._logs[response_id] = _Log()
+        held = self._bytes_in_work.hold(tenant, "model_output")
+        self._logs[response_id] = _Log(held, is_stored=is_stored)
 
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
         log = self._logs.get(response_id) or self._dropped.get(response_id)
         if log is None or not events:
             return
         log.events.extend(events)
-        if type(events[-1]) in TERMINAL:
+        is_end = type(events[-1]) in TERMINAL
+        if is_end:
             self._finish(response_id, log)
         log.announce()
+        if log.must_count and not is_end:
+            await log.make_room()
 
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         log = self._logs.get(response_id)
-        if log is None:
+        first = max(after, -1) + 1
+        if log is None or first < log.first:
             raise NotFound(f"There are no events of response {response_id!r}.")
-        return _Reader(log, max(after, -1) + 1, self._rounds)
+        log.count_again()
+        return _Reader(log, first, self._rounds)
 
     async def drop(self, response_id: str) -> None:
         log = self._logs.get(response_id)
@@ -296,6 +428,7 @@ class MemoryEventLog(EventLog):
 
     def _finish(self, response_id: str, log: _Log) -> None:
         log.is_over = True
+        log.release()
         if response_id in self._logs:
             self._finished[response_id] = self._clock()
             self._unsized[response_id] = log

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.adapters.stores.not_found import item_not_found
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
@@ -224,6 +225,12 @@ class OutboxEntry(Struct):
 
     delivery: WebhookDelivery
     due_at: float
+
+    def claim(self, *, until: float) -> WebhookDelivery:
+        claimed = self.delivery
+        self.delivery = replace(claimed, attempts=claimed.attempts + 1)
+        self.due_at = until
+        return claimed
 
 
 def copy_items(items: Sequence[StoredItem]) -> list[StoredItem]:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -378,15 +378,13 @@ class MemoryStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(
+        self, *, limit: int, claim_s: float, leave_out: Collection[str] = ()
+    ) -> list[WebhookDelivery]:
         now = self._steady()
-        due = [entry for entry in self._outbox.values() if entry.due_at <= now]
-        entries = sorted(due, key=lambda entry: entry.due_at)[:limit]
-        deliveries = [entry.delivery for entry in entries]
-        for entry in entries:
-            entry.delivery = replace(entry.delivery, attempts=entry.delivery.attempts + 1)
-            entry.due_at = now + claim_s
-        return deliveries
+        wanted = [one for one in self._outbox.values() if one.delivery.endpoint not in leave_out]
+        due = sorted((one for one in wanted if one.due_at <= now), key=lambda one: one.due_at)
+        return [entry.claim(until=now + claim_s) for entry in due[:limit]]
 
     async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         if delivery_id in self._outbox:

@@ -84,6 +84,7 @@ SELECT created_at, number, purpose FROM files WHERE tenant = $1 AND id = $2 AND 
 """
 
 USAGE = "SELECT files, bytes FROM file_usage WHERE tenant = $1"
+TOTAL_BYTES = "SELECT coalesce(sum(bytes), 0) FROM file_usage"
 
 LEFTOVERS = """
 SELECT number FROM files
@@ -146,6 +147,10 @@ class PostgresFileStore(FileStore):
     async def get_usage(self, tenant: str) -> FileUsage:
         rows = await self._read(tenant, USAGE, tenant)
         return FileUsage(files=rows[0][0], bytes=rows[0][1]) if rows else FileUsage()
+
+    async def get_total_bytes(self) -> int:
+        [(size,)] = await self._server.fetch(TOTAL_BYTES, idempotent=True)
+        return int(size)
 
     async def list_files(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
         conditions = ["tenant = $1", "state = 'stored'"]

@@ -8,6 +8,7 @@ from the server that may never come.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +26,8 @@ except ImportError:
     raise SettingsError(
         f"The PostgreSQL store needs asyncpg. Install it with: {install_command('postgres')}"
     ) from None
+
+logger = logging.getLogger("antiphon.stores")
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -128,7 +131,7 @@ class PostgresServer:
         self.start_timeouts = Timeouts(start_timeout_s, start_timeout_s)
         self.read_timeouts = Timeouts(start_timeout_s, run_timeout_s)
         self.run_timeouts = Timeouts(run_timeout_s, run_timeout_s)
-        self._dsn = dsn
+        self._dsn = _without_libpq_options(dsn)
         self._size = pool
         self._planner = planner
         self._name = _without_secrets(dsn)
@@ -147,10 +150,10 @@ class PostgresServer:
                 min_size=1,
                 max_size=self._size,
                 max_inactive_connection_lifetime=300,
-                init=_prepare,
+                init=self._prepare,
                 reset=_do_nothing,
                 timeout=self.start_timeouts.connection_s,
-                server_settings=self._settings("requests"),
+                server_settings=self._startup_settings("requests"),
             )
         except asyncpg.InsufficientPrivilegeError as error:
             raise SettingsError(
@@ -170,20 +173,32 @@ class PostgresServer:
         except DATABASE_ERRORS:
             pool.terminate()
 
-    async def connect(self, purpose: str) -> Connection:
+    async def connect(self, purpose: str, *, checks_pooler: bool = False) -> Connection:
         """Return a new connection outside of the pool, which the caller closes.
 
-        Administrators see `purpose` in the name of the session.
+        Administrators see `purpose` in the name of the session. Raises: SettingsError if it is to
+        look for a pooler that cannot be used, and finds one.
         """
         async with asyncio.timeout(self.start_timeouts.connection_s):
-            settings = self._settings(purpose)
-            connection = await asyncpg.connect(self._dsn, server_settings=settings)
+            connection = await self._dial(purpose)
             try:
-                await _prepare(connection)
+                if checks_pooler:
+                    await self._check_pooler(connection)
+                await self._prepare(connection)
             except BaseException:
                 connection.terminate()
                 raise
         return connection
+
+    async def _dial(self, purpose: str) -> Connection:
+        return await asyncpg.connect(self._dsn, server_settings=self._startup_settings(purpose))
+
+    async def _prepare(self, connection: Connection) -> None:
+        settings = (f"SET {name} TO '{value}'" for name, value in self._settings().items())
+        await connection.execute("; ".join(settings))
+        await connection.set_type_codec(
+            "text", schema="pg_catalog", encoder=escape, decoder=unescape, format="text"
+        )
 
     async def fetch(
         self,
@@ -230,8 +245,7 @@ class PostgresServer:
 
     def error_message(self, error: BaseException) -> str:
         """Return one sentence for users and operators."""
-        matches = (reason for kind, reason in ERROR_MESSAGES if isinstance(error, kind))
-        reason = next(matches, None) or str(error).strip().splitlines()[0].rstrip(".")
+        reason = _known_reason(error) or str(error).strip().splitlines()[0].rstrip(".")
         return f"The store {self._name} cannot be used: {reason}."
 
     async def _run(self, work: Work[T], timeouts: Timeouts, *, may_retry: Callable[[], bool]) -> T:
@@ -246,7 +260,7 @@ class PostgresServer:
                         raise
                 return await self._run_once(work, timeouts)
         except DATABASE_ERRORS as error:
-            raise StoreError(self.error_message(error)) from error
+            raise StoreError(self.error_message(error), reason=_known_reason(error)) from error
 
     async def _run_once(self, work: Work[T], timeouts: Timeouts) -> T:
         if self._pool is None:
@@ -266,10 +280,13 @@ class PostgresServer:
         finally:
             await self._pool.release(connection)
 
-    def _settings(self, purpose: str) -> Mapping[str, str]:
+    def _startup_settings(self, purpose: str) -> Mapping[str, str]:
+        """Return what a connection begins with: no more than poolers like PgBouncer let pass."""
+        return {"application_name": f"antiphon {purpose} {self.schema}"}
+
+    def _settings(self) -> Mapping[str, str]:
         timeout_ms = str(int(self.run_timeouts.total_s * 1000))
         return {
-            "application_name": f"antiphon {purpose} {self.schema}",
             "search_path": self.schema,
             # Every statement should use the indexes, however many rows there are. The statistics of
             # a table that has just grown suggest otherwise (a chain took 500 ms instead of 2).
@@ -286,7 +303,7 @@ class PostgresServer:
     # --- tables -----------------------------------------------------------------------------------
 
     async def _migrate(self) -> None:
-        connection = await self.connect("migration")
+        connection = await self.connect("migration", checks_pooler=True)
         try:
             version = connection.get_server_version()
             if version.major < MIN_SERVER_VERSION:
@@ -300,6 +317,27 @@ class PostgresServer:
                     await self._apply_migrations(connection)
         finally:
             connection.terminate()
+
+    async def _check_pooler(self, connection: Connection) -> None:
+        """Raises: SettingsError if a pooler gives each transaction another session.
+
+        What a session was told holds for one transaction there: settings, statements, channels.
+        """
+        pid = connection.get_server_pid()
+        if not await _is(connection, f"pg_backend_pid() <> {pid}"):
+            return  # PostgreSQL itself
+        other = await self._dial("migration")
+        try:
+            probe = f"'{id(connection)} {pid}'"
+            await connection.execute(f"SET antiphon.probe TO {probe}")
+            if await _is(other, f"current_setting('antiphon.probe', true) = {probe}"):
+                raise SettingsError(
+                    f"The store {self._name} is behind a pooler that shares sessions among "
+                    "transactions. Have it pool sessions (pool_mode = session in PgBouncer), or "
+                    "give the address of PostgreSQL itself."
+                )
+        finally:
+            other.terminate()
 
     async def _apply_migrations(self, connection: Connection) -> None:
         # Check first: if the schema exists, the user needs no permission to create one.
@@ -320,6 +358,22 @@ class PostgresServer:
                     await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
 
 
+async def _is(connection: Connection, condition: str) -> bool:
+    """Return whether this holds in the session, asked so that no statement stays prepared."""
+    try:
+        await connection.execute(
+            f"DO $$ BEGIN IF {condition} THEN RAISE EXCEPTION 'it is'; END IF; END $$"
+        )
+    except asyncpg.RaiseError:
+        return True
+    return False
+
+
+def _known_reason(error: BaseException) -> str:
+    """Return a reason of ours, which names no machine; "" if the error is unknown."""
+    return next((reason for kind, reason in ERROR_MESSAGES if isinstance(error, kind)), "")
+
+
 def _is_connection_lost(error: Exception) -> bool:
     """Return whether the connection is to blame, and not bad values or a timeout."""
     return not isinstance(error, ValueError | TimeoutError)
@@ -331,6 +385,32 @@ async def _exclusive_lock(connection: Connection, name: str) -> AsyncGenerator[N
     await connection.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", name)
     yield
     await connection.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", name)
+
+
+LIBPQ_OPTIONS = frozenset(
+    {
+        *("channel_binding", "connect_timeout", "fallback_application_name", "gssencmode"),
+        *("keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval"),
+        *("load_balance_hosts", "pgbouncer", "require_auth", "sslcompression", "sslsni"),
+        *("tcp_user_timeout", "connection_limit", "pool_timeout"),
+    }
+)
+"""Options of addresses that hosting services hand out for other clients; this one has none of them,
+and PostgreSQL would take them for settings of its own."""
+
+
+def _without_libpq_options(dsn: str) -> str:
+    """Return the address without options for other clients. The log names those that protect.
+
+    >>> _without_libpq_options("postgresql://h/d?connect_timeout=10&sslmode=require")
+    'postgresql://h/d?sslmode=require'
+    """
+    address, mark, query = dsn.partition("?")
+    options = query.split("&")
+    kept = [each for each in options if each.partition("=")[0] not in LIBPQ_OPTIONS]
+    for each in set(options) & {"channel_binding=require"}:
+        logger.warning("the store's address says %s, which this client cannot do", each)
+    return address + (mark if kept else "") + "&".join(kept)
 
 
 def _without_secrets(dsn: str) -> str:
@@ -354,12 +434,6 @@ def _without_secrets(dsn: str) -> str:
 
 
 # --- connections ----------------------------------------------------------------------------------
-
-
-async def _prepare(connection: Connection) -> None:
-    await connection.set_type_codec(
-        "text", schema="pg_catalog", encoder=escape, decoder=unescape, format="text"
-    )
 
 
 def _terminate(connection: Connection) -> None:

@@ -436,7 +436,8 @@ DELETE FROM idempotency_keys WHERE tenant = $1 AND key = $2 AND response_id = $3
 
 CLAIM_DUE = """
 WITH due AS (
-    SELECT id, due_at FROM webhook_deliveries WHERE due_at <= clock_timestamp()
+    SELECT id, due_at FROM webhook_deliveries
+    WHERE due_at <= clock_timestamp() AND endpoint <> ALL ($3::text[])
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ), held AS (
     UPDATE webhook_deliveries AS d

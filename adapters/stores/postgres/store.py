@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -133,9 +133,9 @@ class PostgresStore(Store):
         await self._server.aclose()
 
     async def check(self) -> None:
-        # This removes nothing, but a read-only database rejects it.
+        # Writes the row of a server that is never alive.
         await self._server.fetch(
-            sql.LEAVE, "", timeouts=self._server.start_timeouts, idempotent=True
+            sql.BEAT, "", 0.0, timeouts=self._server.start_timeouts, idempotent=True
         )
 
     async def _self_test(self) -> None:
@@ -490,11 +490,13 @@ class PostgresStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due_deliveries(
+        self, *, limit: int, claim_s: float, leave_out: Collection[str] = ()
+    ) -> list[WebhookDelivery]:
         return [
             WebhookDelivery(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
             for id_, tenant, endpoint, body, attempts in await self._server.fetch(
-                sql.CLAIM_DUE, limit, float(claim_s)
+                sql.CLAIM_DUE, limit, float(claim_s), [*leave_out]
             )
         ]
 

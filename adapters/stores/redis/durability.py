@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import redis.asyncio as aio
 from redis.exceptions import ResponseError
 
 from antiphon.domain.errors import SettingsError
+
+logger = logging.getLogger("antiphon.stores")
 
 MIN_VERSION = (7, 0)
 """In older versions, a script could stop halfway when memory was full."""
@@ -43,6 +46,12 @@ async def durability_of(client: aio.Redis, address: str) -> str:
     if configuration.get("appendonly") == "no" or info.get("aof_enabled") == 0:
         return NOT_DURABLE
     return DURABILITY.get(configuration.get("appendfsync", ""), UNKNOWN)
+
+
+def warn_of(durability: str) -> None:
+    """Log what no operator should accept without a thought."""
+    if durability == NOT_DURABLE:
+        logger.warning("%s", NOT_DURABLE.removeprefix("Warning: ").capitalize())
 
 
 async def _read_configuration(client: aio.Redis) -> dict[str, str]:

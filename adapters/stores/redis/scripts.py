@@ -81,7 +81,7 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
         "response_body": READS,
         "list_conversations": READS,
     },
-    "shared_values": {"compare_and_set": WRITES},
+    "shared_values": {"compare_and_set": WRITES, "check": WRITES},
     "upgrade": {
         "start_upgrade": WRITES,
         "rename_keys": WRITES,
@@ -91,7 +91,7 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
 }
 
 IDEMPOTENT = frozenset(
-    {"append", "beat", "compare_and_set", "leave", "update_conversation", "unreserve"}
+    {"append", "beat", "check", "compare_and_set", "leave", "update_conversation", "unreserve"}
 ) | frozenset({"start_upgrade", "rename_keys", "list_conversations_in_order", "end_upgrade"})
 """Writes that are retried once when the connection is lost. Reads are retried too."""
 
@@ -159,8 +159,9 @@ class RedisScripts:
             "protocol": 2,
             "socket_timeout": timeout_s,
             "socket_connect_timeout": min(connect_timeout_s, timeout_s),
-            "socket_keepalive": True,
         }
+        if not url.lower().startswith("unix:"):
+            self._options["socket_keepalive"] = True
         self._client: aio.Redis | None = None
         self._scripts: dict[str, AsyncScript] = {}
         self._blocking: Redis | None = None
@@ -242,7 +243,8 @@ class RedisScripts:
             if isinstance(error, RuntimeError) and LOST_CONNECTION not in str(error):
                 raise
             raise StoreError(
-                f"The store at {self.address} cannot be used: {reason_of(error)}."
+                f"The store at {self.address} cannot be used: {reason_of(error)}.",
+                reason=_known_reason(error),
             ) from error
 
     def _not_open_error(self) -> StoreError:
@@ -263,12 +265,18 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"))
     'its disk failed, and it rejects writes until that is fixed'
     """
-    message = str(error).removeprefix("-")
+    return _known_reason(error) or str(error).removeprefix("-").partition("\n")[0].rstrip(".")
+
+
+def _known_reason(error: BaseException) -> str:
+    """Return a reason of ours, which names no machine; "" if the error is unknown."""
+    message = str(error)[:200]
     for text, reason in ERROR_MESSAGES_BY_TEXT.items():
-        if text in message[:200]:
+        if text in message:
             return reason
-    reasons = (ERROR_MESSAGES[kind] for kind in type(error).__mro__ if kind in ERROR_MESSAGES)
-    return next(reasons, message.partition("\n")[0].rstrip("."))
+    return next(
+        (ERROR_MESSAGES[kind] for kind in type(error).__mro__ if kind in ERROR_MESSAGES), ""
+    )
 
 
 RETRIED = IDEMPOTENT | {

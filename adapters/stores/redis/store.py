@@ -6,7 +6,7 @@ because a script touches keys that a cluster would keep on different nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -51,7 +51,8 @@ from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.response_lists import ResponseSummary
 
 try:
-    from antiphon.adapters.stores.redis.durability import UNKNOWN, durability_of
+    from antiphon.adapters.stores.redis.deliveries import RedisDeliveries
+    from antiphon.adapters.stores.redis.durability import UNKNOWN, durability_of, warn_of
     from antiphon.adapters.stores.redis.items import RedisItems, to_items, to_ref
     from antiphon.adapters.stores.redis.lists import RedisLists
     from antiphon.adapters.stores.redis.notifications import RedisNotifications
@@ -64,6 +65,9 @@ except ModuleNotFoundError as missing:
 
 ANY_NUMBER = 2**31
 """More runs than a tenant can hold."""
+
+ROOM = b"\0" * 65_536
+"""The free memory without which the store counts as full."""
 
 SWEEP_BATCH = 100
 """The most that one script sweeps, because Redis serves no other client meanwhile."""
@@ -97,6 +101,7 @@ class RedisStore(Store):
         )
         self._lists = RedisLists(self._redis)
         self._items = RedisItems(self._redis)
+        self._deliveries = RedisDeliveries(self._redis)
         self._key_locks = KeyLocks()  # so that one key does not occupy all connections
         self._notifications = RedisNotifications(self._redis.connection)
         self._durability = UNKNOWN
@@ -111,6 +116,7 @@ class RedisStore(Store):
         try:
             with self._redis.raising_store_errors():
                 self._durability = await durability_of(self._redis.client, self._redis.address)
+            warn_of(self._durability)
             await upgrade(self._redis)
             await self._self_test()
         except StoreError as error:
@@ -125,8 +131,8 @@ class RedisStore(Store):
         await self._redis.aclose()
 
     async def check(self) -> None:
-        with self._redis.raising_store_errors():
-            await self._redis.client.set(f"{self._redis.prefix}check", 1)
+        # Redis runs it as it runs what creates a response: not without room for one.
+        await self._redis.run("check", padding=ROOM)
 
     # --- responses --------------------------------------------------------------------------------
 
@@ -423,9 +429,10 @@ class RedisStore(Store):
             "unreserve", key_ref=to_ref(tenant, key), ref=to_ref(tenant, response_id)
         )
 
-    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
-        deliveries = await self._redis.run("claim_deliveries", limit=limit, claim_s=claim_s)
-        return [_to_delivery(*delivery) for delivery in deliveries]
+    async def claim_due_deliveries(
+        self, *, limit: int, claim_s: float, leave_out: Collection[str] = ()
+    ) -> list[WebhookDelivery]:
+        return await self._deliveries.claim_due(limit=limit, claim_s=claim_s, leave_out=leave_out)
 
     async def delay_delivery(self, delivery_id: str, seconds: float) -> None:
         await self._redis.run("delay_delivery", id=delivery_id, seconds=seconds)
@@ -574,15 +581,3 @@ def _to_leased_run(
     ref: bytes, epoch: int, body: bytes, output: Sequence[bytes], job: bytes | None
 ) -> LeasedRun:
     return LeasedRun(lease=_to_lease(ref, epoch), response=_to_response(body, output), job=job)
-
-
-def _to_delivery(
-    delivery_id: bytes, tenant: bytes, endpoint: bytes, body: bytes, attempts: int
-) -> WebhookDelivery:
-    return WebhookDelivery(
-        id=delivery_id.decode(),
-        tenant=tenant.decode(),
-        endpoint=endpoint.decode(),
-        body=body,
-        attempts=attempts,
-    )

@@ -157,7 +157,7 @@ class SqliteFile:
                 with _transaction(self._direct):
                     return work(self._direct)
             except apsw.Error as error:
-                raise StoreError(self._error_message(error)) from error
+                raise self._store_error(error) from error
 
     def _close_direct(self) -> None:
         with self._direct_lock:
@@ -174,11 +174,15 @@ class SqliteFile:
         try:
             result: T = await done
         except apsw.Error as error:
-            raise StoreError(self._error_message(error)) from error
+            raise self._store_error(error) from error
         return result
 
     def _not_open_message(self) -> str:
         return f"The store {str(self._path)!r} is not open."
+
+    def _store_error(self, error: Exception) -> StoreError:
+        reason = ERROR_MESSAGES.get(type(error), "")
+        return StoreError(self._error_message(error), reason=reason)
 
     def _error_message(self, error: Exception) -> str:
         reason = error.strerror if isinstance(error, OSError) else ERROR_MESSAGES.get(type(error))

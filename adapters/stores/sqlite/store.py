@@ -6,8 +6,9 @@ logs in runs.py. Threads and transactions are in file.py.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,11 +116,15 @@ DELETE FROM idempotency_keys WHERE tenant = ?1 AND key = ?2 AND response_id = ?3
 )
 """
 
-IS_ANY_DELIVERY_DUE = "SELECT 1 FROM webhook_deliveries WHERE due_at <= ? LIMIT 1"
+IS_ANY_DELIVERY_DUE = """
+SELECT 1 FROM webhook_deliveries
+WHERE due_at <= ? AND endpoint NOT IN (SELECT value FROM json_each(?)) LIMIT 1
+"""
 
 DUE_DELIVERIES = """
 SELECT id, tenant, endpoint, body, attempts FROM webhook_deliveries
-WHERE due_at <= ? ORDER BY due_at, rowid LIMIT ?
+WHERE due_at <= ? AND endpoint NOT IN (SELECT value FROM json_each(?))
+ORDER BY due_at, rowid LIMIT ?
 """
 
 CLAIM_DELIVERY = "UPDATE webhook_deliveries SET attempts = attempts + 1, due_at = ? WHERE id = ?"
@@ -446,10 +451,13 @@ class SqliteStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def claim_due_deliveries(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
-        if not await self._select(IS_ANY_DELIVERY_DUE, self._clock()):
+    async def claim_due_deliveries(
+        self, *, limit: int, claim_s: float, leave_out: Collection[str] = ()
+    ) -> list[WebhookDelivery]:
+        others = json.dumps([*leave_out])
+        if not await self._select(IS_ANY_DELIVERY_DUE, self._clock(), others):
             return []
-        rows = await self._file.write(partial(_claim_due, limit, claim_s, self._clock()))
+        rows = await self._file.write(partial(_claim_due, limit, claim_s, others, self._clock()))
         return [
             WebhookDelivery(id=row[0], tenant=row[1], endpoint=row[2], body=row[3], attempts=row[4])
             for row in rows
@@ -536,7 +544,9 @@ class SqliteStore(Store):
             raise StoreError(f"The store {str(self._path)!r} does not return what was written.")
 
 
-def _claim_due(limit: int, claim_s: float, now: float, db: apsw.Connection) -> list[Row]:
-    rows = rows_of(db, DUE_DELIVERIES, (now, limit))
+def _claim_due(
+    limit: int, claim_s: float, leave_out: str, now: float, db: apsw.Connection
+) -> list[Row]:
+    rows = rows_of(db, DUE_DELIVERIES, (now, leave_out, limit))
     db.executemany(CLAIM_DELIVERY, [(now + claim_s, row[0]) for row in rows])
     return rows

@@ -39,7 +39,7 @@ class Clock:
 
 
 async def append_finished_run(log: MemoryEventLog, name: str, count: int = 10) -> None:
-    await log.create(name)
+    await log.create(name, "t")
     await log.append(name, run_of(count))
 
 
@@ -63,7 +63,7 @@ async def test_the_logs_that_finished_first_are_evicted_when_there_are_too_many_
     log = MemoryEventLog(keep_events=30)
     for name in "abcd":
         await append_finished_run(log, name)
-    await log.create("next")
+    await log.create("next", "t")
     assert [await has_log(log, name) for name in "abcd"] == [False, True, True, True]
 
 
@@ -71,12 +71,12 @@ async def test_logs_are_evicted_when_their_responses_are_too_large() -> None:
     log = MemoryEventLog(keep_bytes=1_000_000)
     for name in "ab":
         await append_finished_run(log, name)
-    await log.create("large")
+    await log.create("large", "t")
     *events, last = run_of(10)
     response = msgspec.structs.replace(last.response, instructions="x" * 1_000_000)
     await log.append("large", [*events, msgspec.structs.replace(last, response=response)])
     await append_finished_run(log, "c")
-    await log.create("next")
+    await log.create("next", "t")
     assert [await has_log(log, name) for name in ("a", "b", "large", "c")] == [
         False,
         False,
@@ -87,10 +87,10 @@ async def test_logs_are_evicted_when_their_responses_are_too_large() -> None:
 
 async def test_logs_are_evicted_in_the_order_in_which_they_finished() -> None:
     log = MemoryEventLog(keep_events=10)
-    await log.create("first")
+    await log.create("first", "t")
     await append_finished_run(log, "second")
     await log.append("first", run_of(10))
-    await log.create("next")
+    await log.create("next", "t")
     assert [await has_log(log, name) for name in ("first", "second")] == [True, False]
 
 
@@ -101,7 +101,7 @@ async def test_logs_that_finished_long_ago_are_evicted() -> None:
     clock.now += 300
     await append_finished_run(log, "young")
     clock.now += 301
-    await log.create("next")
+    await log.create("next", "t")
     assert [await has_log(log, name) for name in ("old", "young")] == [False, True]
 
 
@@ -121,11 +121,11 @@ async def test_an_old_log_goes_even_if_no_other_is_created() -> None:
 async def test_a_running_log_is_never_evicted() -> None:
     clock = Clock()
     log = MemoryEventLog(keep_events=0, keep_s=0, clock=clock)
-    await log.create("running")
+    await log.create("running", "t")
     await log.append("running", [text(0)])
     clock.now += 1_000_000
     await append_finished_run(log, "other")
-    await log.create("next")
+    await log.create("next", "t")
     assert await has_log(log, "running")
     assert not await has_log(log, "other")
 
@@ -136,7 +136,7 @@ async def test_dropping_a_log_makes_room_for_others() -> None:
     await append_finished_run(log, "b")
     await log.drop("b")
     await append_finished_run(log, "c")
-    await log.create("next")
+    await log.create("next", "t")
     assert [await has_log(log, name) for name in "abc"] == [True, False, True]
 
 
@@ -144,14 +144,14 @@ async def test_a_reader_of_an_evicted_log_can_read_it_to_the_end() -> None:
     log = MemoryEventLog(keep_events=0)
     await append_finished_run(log, "a")
     batches = await log.open("a")
-    await log.create("next")
+    await log.create("next", "t")
     assert not await has_log(log, "a")
     assert numbers(await read_all(batches)) == list(range(10))
 
 
 async def test_a_reader_whose_wait_timed_out_continues_where_it_was() -> None:
     log = MemoryEventLog()
-    await log.create("a")
+    await log.create("a", "t")
     await log.append("a", run_of(300)[:299])
     batches = await log.open("a")
     read_numbers = numbers(await anext(batches))
@@ -171,7 +171,7 @@ async def test_a_reader_whose_wait_timed_out_continues_where_it_was() -> None:
 
 async def test_canceled_readers_leave_nothing_behind() -> None:
     log = MemoryEventLog()
-    await log.create("a")
+    await log.create("a", "t")
     for _ in range(10):
         waiting = asyncio.create_task(read_all(await log.open("a")))
         await yield_often()
@@ -222,7 +222,7 @@ async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
 
 async def test_a_dropped_run_leaves_nothing_behind() -> None:
     log = MemoryEventLog()
-    await log.create("a")
+    await log.create("a", "t")
     waiting = asyncio.create_task(read_all(await log.open("a")))
     await yield_often()
     await log.drop("a")

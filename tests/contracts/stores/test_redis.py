@@ -521,7 +521,13 @@ async def test_a_full_memory_rejects_whole_changes_and_allows_deletions(
     impatient_store.record_heartbeat(OWNER, 15)
     await impatient_store.delete_response(US, "resp_b")
     assert await is_unknown(impatient_store.get_response(US, "resp_b"))
+    async with aio.Redis.from_url(redis_process.url) as client:
+        room = (await client.info("memory"))["used_memory"] + 40_000
+    redis_process.execute("CONFIG", "SET", "maxmemory", str(room))
+    with pytest.raises(StoreError, match="its memory is full"):  # a check asks for some room
+        await impatient_store.check()
     redis_process.execute("CONFIG", "SET", "maxmemory", "0")
+    await impatient_store.check()
     assert await impatient_store.finish_response(
         lease("a"), finished_response("a"), events=chunk(2)
     )

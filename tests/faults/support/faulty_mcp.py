@@ -2,7 +2,7 @@
 
 It speaks streamable HTTP (with JSON and with streams), SSE and, run as a program, stdio: written by
 hand, because no SDK sends such things. Its tool `add` is sound. `BODIES` are wrong on every
-transport, `EXCHANGES` on those of HTTP.
+transport, `EXCHANGES` on those of HTTP; `READABLE` are odd, but say what is meant.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ BODIES: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
     "wrong_version": lambda number: [result(number).replace(b"2.0", b"1.0")],
     "no_object": lambda _: [b"[1,2,3]"],
     "no_result": lambda number: [b'{"jsonrpc":"2.0","id":%b}' % number],
-    "wrong_result": lambda number: [result(number, b'"no list"')],
-    "wrong_content": lambda number: [result(number, b'[{"type":"text"}]')],
     "wrong_error": lambda number: [b'{"jsonrpc":"2.0","id":%b,"error":"no"}' % number],
     "deep": lambda number: [result(number, b"[" * 100_000)],
     "deep_and_whole": lambda number: [result(number, b"[" * 50_000 + b"]" * 50_000)],
@@ -76,6 +74,62 @@ BODIES: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
     "asks_back": lambda _: [b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}'],
 }
 """The bytes of an answer to the request with this id, without line breaks."""
+
+
+ODD_TOOLS: Mapping[str, Json] = {
+    "schema_of_nothing": {"inputSchema": {"$schema": "https://json-schema.org/draft/2020-12"}},
+    "root_any_of": {"inputSchema": {"anyOf": [{"type": "object"}]}},
+    "object_or_null": {"inputSchema": {"type": ["object", "null"], "properties": {"a": {}}}},
+    "null_schema": {"inputSchema": None},
+    "no_schema": {},
+    "schema_is_true": {"inputSchema": True},
+    "schema_of_a_text": {"inputSchema": {"type": "string"}},
+    "properties_in_a_list": {"inputSchema": {"type": "object", "properties": []}},
+    "required_is_a_text": {"inputSchema": {"type": "object", "required": "a"}},
+    "no_such_type": {"inputSchema": {"type": "object", "properties": {"a": {"type": "strng"}}}},
+    "output_of_a_text": {"inputSchema": {"type": "object"}, "outputSchema": {"type": "string"}},
+    "output_is_null": {"inputSchema": {"type": "object"}, "outputSchema": 5},
+    "icon_of_one_size": {
+        "inputSchema": {"type": "object"},
+        "icons": [{"src": "x", "sizes": "48x48"}],
+    },
+    "odd_hints": {"inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": "yes"}},
+    "hints_in_a_list": {"inputSchema": {"type": "object"}, "annotations": []},
+    "description_in_a_list": {"inputSchema": {"type": "object"}, "description": ["Reads."]},
+    "odd_meta": {"inputSchema": {"type": "object"}, "_meta": "x", "execution": "never"},
+}
+"""Tools that the specification does not allow, by name."""
+
+_LINK = {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt", "description": "Notes."}
+READABLE: Mapping[str, tuple[Json, str]] = {
+    "content_is_a_text": ({"content": "42"}, "42"),
+    "content_is_a_block": ({"content": {"type": "text", "text": "42"}}, "42"),
+    "texts": ({"content": ["4", "2"]}, "4\n2"),
+    "no_content": ({"structuredContent": {"sum": 42}}, '{"sum":42}'),
+    "content_is_null": ({"content": None, "structuredContent": {"sum": 42}}, '{"sum":42}'),
+    "blank_content": (
+        {"content": [{"type": "text", "text": " "}], "structuredContent": {"sum": 42}},
+        '{"sum":42}',
+    ),
+    "structured_list": ({"content": [], "structuredContent": [42]}, "[42]"),
+    "structured_number": ({"structuredContent": 42}, "42"),
+    "error_is_null": ({"content": [{"type": "text", "text": "42"}], "isError": None}, "42"),
+    "error_is_a_text": ({"content": [{"type": "text", "text": "42"}], "isError": "no"}, "42"),
+    "unknown_block": ({"content": [{"type": "chart", "points": [4, 2]}]}, "[4,2]"),
+    "unknown_block_with_text": ({"content": [{"type": "chart", "text": "42"}]}, "42"),
+    "block_without_text": ({"content": [{"type": "text"}]}, '{"type":"text"}'),
+    "odd_annotations": (
+        {"content": [{"type": "text", "text": "42", "annotations": {"priority": "high"}}]},
+        "42",
+    ),
+    "old_result": ({"toolResult": {"sum": 42}}, '{"sum":42}'),
+    "resource_link": ({"content": [_LINK]}, "a.txt, file:///a.txt, Notes."),
+    "blob": (
+        {"content": [{"type": "resource", "resource": {"uri": "file:///a.bin", "blob": "QUJD"}}]},
+        "file:///a.bin",
+    ),
+}
+"""Results that models can read, by the name of the tool, each with a text in the output."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -115,6 +169,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.answer(202)
         elif fault in EXCHANGES:
             EXCHANGES[fault](self)
+        elif self._is_of_a_forgotten_session(asked, given.get("to", "")):
+            status = self.server.forgets_with
+            error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+            refusal = {"jsonrpc": "2.0", "id": None, "error": error}
+            body = b"" if status == 404 else json.dumps(refusal).encode()
+            self.answer(status, body, content_type="application/json")
         elif url.path == "/messages":
             self.answer(202)
             self.server.streams[int(given["to"])].put(_frame(answered(asked, fault)))
@@ -126,6 +186,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._begin("application/json")
             self._write(answered(asked, fault))
             self._end()
+
+    def _is_of_a_forgotten_session(self, asked: Json, stream: str) -> bool:
+        session = self.headers["mcp-session-id"] or stream
+        return asked["method"] != "initialize" and session in self.server.forgotten
 
     def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
@@ -142,6 +206,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-type", kind)
         self.send_header("transfer-encoding", "chunked")
+        if self.path.startswith("/stream"):
+            self.send_header("content-encoding", "identity")  # which is no encoding
+        if self.headers["mcp-session-id"] is None:
+            self.send_header("mcp-session-id", f"s{len(self.server.asked)}")
         self.end_headers()
 
     def _write(self, pieces: Iterable[bytes]) -> None:
@@ -232,8 +300,12 @@ def soundly(asked: Json) -> Json:
                 "serverInfo": {"name": "faulty", "version": "1"},
             }
         case "tools/list":
-            names = ("add", *BODIES, *EXCHANGES)
-            given = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+            names = ("add", *BODIES, *EXCHANGES, *READABLE)
+            sound = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+            odd = [{"name": name, **fields} for name, fields in ODD_TOOLS.items()]
+            given = {"tools": [*sound, *odd, "no tool", {"description": "No name."}]}
+        case "tools/call" if asked["params"]["name"] in READABLE:
+            given = READABLE[asked["params"]["name"]][0]
         case "tools/call":
             given = {"content": [{"type": "text", "text": "42"}]}
         case "ping":
@@ -245,7 +317,10 @@ def soundly(asked: Json) -> Json:
 
 
 class FaultyServer(http.server.ThreadingHTTPServer):
-    """`elsewhere` is where it sends those who ask; `asked` are paths and heads."""
+    """`elsewhere` is where it sends those who ask; `asked` are paths and heads.
+
+    It answers requests of the sessions in `forgotten` with the status `forgets_with`.
+    """
 
     daemon_threads = True
 
@@ -253,6 +328,8 @@ class FaultyServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.elsewhere = elsewhere
         self.asked: list[tuple[str, str]] = []
+        self.forgotten: set[str] = set()
+        self.forgets_with = 404
         self.streams: list[queue.Queue[Iterable[bytes] | None]] = []
         self.closing = threading.Event()
 

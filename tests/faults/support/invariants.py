@@ -34,10 +34,11 @@ BODY = {"model": "scripted-chat", "input": "hi"}
 
 
 def to_json(known: Response | Event) -> dict[str, Any]:
-    """Return what a client sees that does not ask for metrics."""
+    """Return what a client sees that does not ask for metrics, which shows previews too."""
     found: dict[str, Any] = json.loads(msgspec.json.encode(known))
-    found.pop("metrics", None)
-    found.get("response", {}).pop("metrics", None)
+    for name in ("metrics", "preview"):
+        found.pop(name, None)
+        found.get("response", {}).pop(name, None)
     return found
 
 

@@ -142,7 +142,8 @@ def background(prompt: str, **fields: Any) -> dict[str, Any]:
 def frames_of(body: bytes) -> dict[int, bytes]:
     """Return the frames of a stream by their numbers, without keepalives and a torn last one."""
     found: dict[int, bytes] = {}
-    for frame in body.split(b"\n\n")[:-1]:
+    for block in body.split(b"\n\n")[:-1]:
+        frame = block.removeprefix(b": keepalive\n")
         if frame.startswith(b"event: "):
             number = sequence_number_of(frame)
             assert number not in found, f"event {number} came twice in one stream"

@@ -29,7 +29,7 @@ from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.api.conversations import ConversationServices
-from antiphon.entrypoints.http.api.responses import Services
+from antiphon.entrypoints.http.api.services import Services
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.services import App
 from antiphon.entrypoints.wiring.file_search import index_files
