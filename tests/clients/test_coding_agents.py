@@ -156,6 +156,35 @@ def test_codex_runs_the_programs_of_its_code_mode(
     assert texts_in(workspace) == {**written, "late.txt": "late\n"}
 
 
+SUB_AGENTS = """
+[features]
+multi_agent_v2 = true
+"""
+
+
+def test_codex_gives_work_to_a_sub_agent(
+    codex: Codex, server: Any, model: str, script: Script, workspace: Path, home: Path
+) -> None:
+    child = script(
+        {"call": "exec_command", "args": {"cmd": "cat greeting.txt > read.txt"}},
+        {"say": "The child has read it."},
+    )
+    turns = (
+        {
+            "call": "spawn_agent",
+            "args": {"task_name": "reader", "message": child, "fork_turns": "none"},
+        },
+        {"call": "wait_agent", "args": {}},
+        {"say": "Both are done."},
+    )
+    printed = codex(script(*turns), url=server.api, model=model, last=SUB_AGENTS)
+    assert "Both are done." in printed
+    assert texts_in(workspace)["read.txt"] == "hello\n"
+    # The parent's next request has what the child wrote.
+    recorded = "".join(file.read_text() for file in home.rglob("*.jsonl"))
+    assert "The child has read it." in recorded
+
+
 def fetched_catalog(_api: str, _home: Path) -> dict[str, str]:
     """Return the settings with which Codex fetches the catalog itself."""
     return {"last": CODEX_AUTH}
@@ -253,3 +282,47 @@ def test_opencode_runs_commands_and_writes_files(
     assert "Written." in printed
     written = texts_in(workspace)
     assert written == {"greeting.txt": "hello\n", "read.txt": "hello\n", "added.txt": "new\n"}
+
+
+@pytest.mark.parametrize("chosen", [True, False], ids=["chosen", "default"])
+def test_claude_code_runs_commands_and_writes_files(
+    run_node: Run,
+    server: Any,
+    model: str,
+    script: Script,
+    workspace: Path,
+    home: Path,
+    chosen: bool,
+) -> None:
+    if not chosen and model != "scripted-chat":
+        pytest.skip("only one model is the default")
+    file = {"file_path": str(workspace / "added.txt"), "content": "new\n"}
+    turns = (
+        [
+            {"think": "Look first."},
+            {
+                "call": "Bash",
+                "args": {"command": "cat greeting.txt > read.txt", "description": "Reads"},
+            },
+        ],
+        {"call": "Write", "args": file},
+        {"say": "Written."},
+    )
+    printed = run_node(
+        INSTALLED / ".bin" / "claude",
+        *("--print", "--dangerously-skip-permissions", script(*turns)),
+        *(("--model", model) if chosen else ()),
+        cwd=workspace,
+        HOME=str(home),
+        CLAUDE_CONFIG_DIR=str(home / "claude"),
+        ANTHROPIC_BASE_URL=server.url,
+        ANTHROPIC_API_KEY="none",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        IS_SANDBOX="1",  # else, it does not skip permissions for root
+    )
+    assert "Written." in printed
+    assert texts_in(workspace) == {
+        "greeting.txt": "hello\n",
+        "read.txt": "hello\n",
+        "added.txt": "new\n",
+    }

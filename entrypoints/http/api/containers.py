@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from litestar import Controller, handlers
@@ -16,7 +18,7 @@ from antiphon.domain.errors import missing_parameter
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.requests.request import NewContainer, NewContainerFile
 from antiphon.entrypoints.http.api.files import attachment_headers, sanitize_filename
-from antiphon.entrypoints.http.api.forms import check_parts, read_form
+from antiphon.entrypoints.http.api.forms import check_parts, read_file, read_form
 from antiphon.entrypoints.http.api.pagination import After, Limit, Order
 from antiphon.entrypoints.http.api.parameters import PathId, QueryText
 from antiphon.entrypoints.http.api.requests import (
@@ -81,7 +83,7 @@ class Containers(Controller):
         """The container starts with copies of the named files, and expires when it is idle."""
         decoded = await _read_json(request, NewContainer, containers.options)
         created = await containers.create(tenant_of(request), decoded.request)
-        return JsonResponse(created, response_headers(request, decoded.unknown))
+        return JsonResponse(created, response_headers(request, decoded.ignored))
 
     @handlers.get(
         summary="List containers",
@@ -146,10 +148,10 @@ class Containers(Controller):
         self, request: HttpRequest, containers: Services, container_id: PathId
     ) -> ASGIApp:
         """Send a form (`multipart/form-data`) with `file`, or the `file_id` of an uploaded file."""
-        file_id, name, content = await _read_file(request, containers.options)
-        added = await containers.create_file(
-            tenant_of(request), container_id, file_id=file_id, name=name, content=content
-        )
+        async with _receive_file(request, containers.options) as (file_id, name, content):
+            added = await containers.create_file(
+                tenant_of(request), container_id, file_id=file_id, name=name, content=content
+            )
         return JsonResponse(added, response_headers(request))
 
     @handlers.get(
@@ -220,23 +222,29 @@ class Containers(Controller):
         return JsonResponse(answer, response_headers(request))
 
 
-async def _read_file(request: HttpRequest, options: HttpOptions) -> tuple[str | None, str, bytes]:
-    """Return the id of an uploaded file, or the name and content of the file in the form."""
+@asynccontextmanager
+async def _receive_file(
+    request: HttpRequest, options: HttpOptions
+) -> AsyncIterator[tuple[str | None, str, bytes]]:
+    """Yield the id of an uploaded file, or the name and content of the file in the form."""
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
         decoded = await _read_json(request, NewContainerFile, options)
-        return decoded.request.file_id, "", b""
+        yield decoded.request.file_id, "", b""
+        return
     form = await read_form(request)
     try:
         check_parts(form, FORM_FIELDS)
         file, file_id = form.get("file"), form.get("file_id")
         if isinstance(file, UploadFile):
-            return None, sanitize_filename(file.filename), await file.read()
-        if isinstance(file_id, str):
-            return file_id, "", b""
+            async with read_file(request, file) as content:
+                yield None, sanitize_filename(file.filename), content
+        elif isinstance(file_id, str):
+            yield file_id, "", b""
+        else:
+            raise missing_parameter("file")
     finally:
         await form.close()
-    raise missing_parameter("file")
 
 
 async def _read_json(

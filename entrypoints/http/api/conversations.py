@@ -14,7 +14,7 @@ from antiphon.application.resources import conversations as c
 from antiphon.application.resources.quotas import CheckQuota
 from antiphon.domain.history.include_filter import IncludeFilter
 from antiphon.domain.requests.request import NewConversation, NewItems, NewMetadata
-from antiphon.entrypoints.http.api.json_bodies import read_json
+from antiphon.entrypoints.http.api.json_bodies import read_json, reading_json
 from antiphon.entrypoints.http.api.pagination import (
     After,
     Include,
@@ -55,11 +55,11 @@ class ConversationServices:
         self.get = c.GetConversation(store)
         self.list = c.ListConversations(store)
         self.update = c.UpdateConversation(store)
-        self.delete = c.DeleteConversation(store)
+        self.delete = c.DeleteConversation(store, check_quota)
         self.create_items = c.CreateConversationItems(store, read_items, check_quota, new_id=new_id)
         self.list_items = c.ListConversationItems(store)
         self.get_item = c.GetConversationItem(store)
-        self.delete_item = c.DeleteConversationItem(store)
+        self.delete_item = c.DeleteConversationItem(store, check_quota)
         self.seal = seal
         self.options = options
 
@@ -82,9 +82,9 @@ class Conversations(Controller):
     )
     async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
         """A new conversation can contain up to 20 items."""
-        decoded = await read_json(request, NewConversation, conversations.options)
-        created = await conversations.create(tenant_of(request), decoded.request)
-        return JsonResponse(created, response_headers(request, decoded.unknown))
+        async with reading_json(request, NewConversation, conversations.options) as decoded:
+            created = await conversations.create(tenant_of(request), decoded.request)
+        return JsonResponse(created, response_headers(request, decoded.ignored))
 
     @handlers.get(
         summary="List conversations",
@@ -126,7 +126,7 @@ class Conversations(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, NewMetadata, conversations.options)
         updated = await conversations.update(tenant_of(request), conversation_id, decoded.request)
-        return JsonResponse(updated, response_headers(request, decoded.unknown))
+        return JsonResponse(updated, response_headers(request, decoded.ignored))
 
     @handlers.delete(
         "/{conversation_id:str}",
@@ -158,11 +158,11 @@ class Conversations(Controller):
     ) -> ASGIApp:
         """Adds up to 20 items per request, and returns them."""
         view = _view(request, conversations, include_bracketed, include_plain)
-        decoded = await read_json(request, NewItems, conversations.options)
-        page = await conversations.create_items(
-            tenant_of(request), conversation_id, decoded.request
-        )
-        return JsonResponse(as_list(page, view), response_headers(request, decoded.unknown))
+        async with reading_json(request, NewItems, conversations.options) as decoded:
+            page = await conversations.create_items(
+                tenant_of(request), conversation_id, decoded.request
+            )
+        return JsonResponse(as_list(page, view), response_headers(request, decoded.ignored))
 
     @handlers.get(
         "/{conversation_id:str}/items",

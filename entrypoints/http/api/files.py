@@ -16,7 +16,7 @@ from antiphon.application.ports import Clock, FileStore, NewId, StoredFile, Vect
 from antiphon.application.resources import files as f
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import missing_parameter
-from antiphon.entrypoints.http.api.forms import check_parts, read_form
+from antiphon.entrypoints.http.api.forms import check_parts, read_file, read_form
 from antiphon.entrypoints.http.api.parameters import PathId, QueryText
 from antiphon.entrypoints.http.api.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.pages.openapi import A_FILE, A_STRING, BYTES, form_of, operation
@@ -66,12 +66,13 @@ class Files(Controller):
         form = await read_form(request)
         try:
             file, purpose = _read_fields(form)
-            added = await file_services.create(
-                tenant_of(request),
-                filename=sanitize_filename(file.filename),
-                purpose=purpose,
-                content=await file.read(),
-            )
+            async with read_file(request, file) as content:
+                added = await file_services.create(
+                    tenant_of(request),
+                    filename=sanitize_filename(file.filename),
+                    purpose=purpose,
+                    content=content,
+                )
         finally:
             await form.close()
         return JsonResponse(_to_json(added), response_headers(request))

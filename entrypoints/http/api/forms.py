@@ -6,19 +6,30 @@ Punycode would block the event loop for minutes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+import re
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from io import SEEK_END
+from urllib.parse import unquote
 
 from litestar.datastructures import FormMultiDict, UploadFile
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
+from antiphon.application.support.bytes_in_work import FREE_BYTES
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.entrypoints.http.api.requests import HttpRequest, header
+from antiphon.entrypoints.http.wire.asgi_responses import room_for
 
 FORM_BYTES = 64 * 1024
 """The limit for a form without its file: other fields, boundaries, and headers of parts."""
 
 MAX_PARTS = 100
+
+_EXTENDED_NAME = re.compile(
+    r";\s*filename\*\s*=\s*\"?(utf-8|iso-8859-1|us-ascii)'[^';]*'([^;\"\s]+)",
+    re.ASCII | re.IGNORECASE,
+)
+"""A file's name in the form of RFC 8187, which clients send beside a poorer one, or alone."""
 
 Parts = list[tuple[str, UploadFile | bytearray]]
 
@@ -45,6 +56,18 @@ async def read_form(request: HttpRequest) -> FormMultiDict:
         raise
 
 
+@asynccontextmanager
+async def read_file(request: HttpRequest, file: UploadFile) -> AsyncIterator[bytes]:
+    """Yield the content of a form's file. It counts as work until the block ends.
+
+    Raises: ConcurrencyLimitExceeded, ServerOverloaded.
+    """
+    size = file.file.seek(0, SEEK_END)
+    await file.seek(0)
+    async with room_for(request.scope, size, subject="files"):
+        yield await file.read()
+
+
 async def _receive(request: HttpRequest, parts: Parts) -> None:
     boundary = request.content_type[1].get("boundary", "")
     remaining_bytes = FORM_BYTES
@@ -63,9 +86,22 @@ async def _receive(request: HttpRequest, parts: Parts) -> None:
 
 
 def _start_part(part: MultipartSegment) -> UploadFile | bytearray:
-    if not part.filename:
+    filename = _filename_of(part)
+    if not filename:
         return bytearray()
-    return UploadFile(content_type=part.content_type or "", filename=part.filename)
+    # On disk beyond what a connection may hold: many clients may send files at a time.
+    return UploadFile(
+        content_type=part.content_type or "", filename=filename, max_spool_size=FREE_BYTES
+    )
+
+
+def _filename_of(part: MultipartSegment) -> str | None:
+    extended = _EXTENDED_NAME.search(part.header("content-disposition", "") or "")
+    if extended is None:
+        filename: str | None = part.filename
+        return filename
+    charset, quoted = extended.groups()
+    return unquote(quoted, encoding=charset, errors="replace")
 
 
 async def _finish_part(value: UploadFile | bytearray) -> UploadFile | str:

@@ -1,5 +1,6 @@
 """Health checks for Kubernetes probes. `/livez`: the process responds. `/readyz`: the server can
-handle requests. `/health/live` and `/health/ready` are their older names.
+handle requests. `/health/live` and `/health/ready` are their older names; load balancers and load
+generators ask for `/health`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Health(Controller):
         return {"status": "live"}
 
     @get(
-        ["/readyz", "/health/ready"],
+        ["/readyz", "/health", "/health/ready"],
         summary="Check readiness",
         operation_class=operation(
             "The server is ready.",
@@ -37,14 +38,18 @@ class Health(Controller):
     )
     async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, Any]]:
         """Returns 503 if the server is stopping, the store is not writable, a model is starting for
-        the first time, or no model works. The body names the reason, and the state of each model.
+        the first time, or no model works. The body has the state of each part and model; `reasons`
+        has more words on some.
         """
         readiness = await check_ready()
         body = {
             "status": "ready" if readiness.is_ready else "not ready",
             "server": readiness.server,
             "store": readiness.store,
+            "files": readiness.files,
             "engine": readiness.engine,
             "models": dict(readiness.models),
         }
+        if readiness.reasons:
+            body["reasons"] = dict(readiness.reasons)
         return Response(body, status_code=200 if readiness.is_ready else 503)

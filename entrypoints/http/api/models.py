@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
+from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 
 from antiphon.entrypoints.http.api.codex_catalog import codex_catalog
 from antiphon.entrypoints.http.api.model_entries import model_entry
 from antiphon.entrypoints.http.api.parameters import PathId, QueryText
-from antiphon.entrypoints.http.api.requests import HttpRequest, caller_of, response_headers
-from antiphon.entrypoints.http.api.responses import Services
+from antiphon.entrypoints.http.api.requests import (
+    HttpRequest,
+    caller_of,
+    response_headers,
+    speaks_messages,
+)
+from antiphon.entrypoints.http.api.services import Services
+from antiphon.entrypoints.http.doors.messages.models import messages_model, page_of
 from antiphon.entrypoints.http.pages.openapi import one_of, operation
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
+
+ModelLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
 class ModelRoutes(Controller):
@@ -22,8 +33,10 @@ class ModelRoutes(Controller):
     @handlers.get(
         summary="List models",
         operation_class=operation(
-            "All models; with `client_version`, as the catalog that Codex asks for.",
-            gives=one_of("ModelList", "CodexCatalog"),
+            "All models; with `client_version`, as the catalog that Codex asks for; with the "
+            "header `anthropic-version`, as the Messages API has them.",
+            gives=one_of("ModelList", "CodexCatalog", "MessagesModelList"),
+            errors=one_of("ErrorResponse", "MessagesError"),
         ),
     )
     async def list(
@@ -32,12 +45,24 @@ class ModelRoutes(Controller):
         services: NamedDependency[Services],
         started_at: NamedDependency[int],
         client_version: QueryText = None,
+        limit: ModelLimit = 1000,
+        after_id: QueryText = None,
+        before_id: QueryText = None,
     ) -> ASGIApp:
-        """Only Codex sends `client_version`, and it reads nothing but its own catalog."""
+        """Only Codex sends `client_version`, and it reads nothing but its own catalog. Only the
+        Messages API has pages."""
         described = await services.describe_models(caller_of(request).policy)
         headers = response_headers(request)
         if client_version is not None:
             return JsonResponse(codex_catalog(described), headers)
+        if speaks_messages(request.scope):
+            named = [
+                messages_model(name, each, created=started_at)
+                for each in described
+                for name in each.names
+            ]
+            page = page_of(named, limit=limit, after=after_id, before=before_id)
+            return JsonResponse(page, headers)
         entries = [
             model_entry(name, each, created=started_at) for each in described for name in each.names
         ]
@@ -46,7 +71,11 @@ class ModelRoutes(Controller):
     @handlers.get(
         "/{name:path}",
         summary="Retrieve a model",
-        operation_class=operation("The model.", gives="ModelEntry"),
+        operation_class=operation(
+            "The model; with the header `anthropic-version`, as the Messages API has it.",
+            gives=one_of("ModelEntry", "MessagesModel"),
+            errors=one_of("ErrorResponse", "MessagesError"),
+        ),
     )
     async def get(
         self,
@@ -58,5 +87,6 @@ class ModelRoutes(Controller):
         """A model's name may contain slashes."""
         name = name.removeprefix("/")
         described = await services.describe_models.describe(name, caller_of(request).policy)
-        entry = model_entry(name, described, created=started_at)
+        describe = messages_model if speaks_messages(request.scope) else model_entry
+        entry = describe(name, described, created=started_at)
         return JsonResponse(entry, response_headers(request))

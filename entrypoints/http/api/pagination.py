@@ -68,7 +68,8 @@ def view_of(*include: list[str] | None, seal: Callable[[str], str]) -> IncludeFi
     for position, value in enumerate(values):
         if value not in INCLUDE_VALUES:
             raise RequestError(
-                f"Invalid value: {value[:100]!r} cannot be included.",
+                f"Invalid value: {value[:100]!r} cannot be included. Supported values are: "
+                f"{', '.join(map(repr, sorted(INCLUDE_VALUES)))}.",
                 param=f"include[{position}]",
                 code="invalid_value",
             )

@@ -21,6 +21,10 @@ HttpRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 
 REQUEST_ID_HEADER = "x-request-id"
+MESSAGES = "/v1/messages"
+MODELS = "/v1/models"
+VERSION_HEADER = b"anthropic-version"
+"""Each client of the Messages API sends it. Its value has no effect."""
 REPLAYED_HEADER = "idempotent-replayed"
 IGNORED_HEADER = "x-antiphon-ignored"
 MAX_REQUEST_ID = 128
@@ -57,6 +61,15 @@ def caller_of(request: Connection) -> Caller:
     """Return who sent the request, as set by `auth.py`."""
     caller: Caller = request.auth
     return caller
+
+
+def speaks_messages(scope: Scope) -> bool:
+    """Return whether a client of the Messages API sends the request, which gets its answers."""
+    path = scope["path"]
+    if path.startswith(MESSAGES):
+        return path[len(MESSAGES) :][:1] in ("", "/")
+    is_of_models = path.startswith(MODELS) and path[len(MODELS) :][:1] in ("", "/")
+    return is_of_models and bool(header_values(scope, VERSION_HEADER))
 
 
 def request_id(request: Connection) -> str:
@@ -123,6 +136,8 @@ def response_headers(
     `rate_limits` is what the caller's key has used.
     """
     headers = {REQUEST_ID_HEADER: request_id_in(request.scope), "cache-control": "no-store"}
+    if speaks_messages(request.scope):
+        headers["request-id"] = headers[REQUEST_ID_HEADER]
     if ignored:
         # Clients choose field names, so characters that a header cannot hold are replaced.
         names = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))

@@ -33,6 +33,7 @@ RESPONSE_PARAMETERS = PAGE_PARAMETERS | {
     "error",
     "created_after",
     "created_before",
+    "awaits_approval",
 }
 # Litestar leaves a bound of 0 out of the OpenAPI document.
 Time = Annotated[float | None, QueryParameter(gt=-1, le=2**53)]
@@ -84,6 +85,7 @@ def as_page(page: ListPage[E]) -> dict[str, Any]:
         "first_id": page.items[0].id if page.items else None,
         "last_id": page.last_id,
         "has_more": page.has_more,
+        "searched": page.searched,
     }
 
 
@@ -93,4 +95,4 @@ def show_metrics(
     """Return the page as a client that includes these sees it."""
     if METRICS in include:
         return page
-    return replace(page, items=[replace(each, metrics=UNSET) for each in page.items])
+    return replace(page, items=[replace(each, metrics=UNSET, preview=UNSET) for each in page.items])

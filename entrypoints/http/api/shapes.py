@@ -39,6 +39,19 @@ class ErrorResponse(Shape, frozen=True, kw_only=True):
     error: ErrorDetails
 
 
+class TaggedErrorDetails(Shape, frozen=True, kw_only=True):
+    type: str
+    message: str
+
+
+class MessagesError(Shape, frozen=True, kw_only=True):
+    """The body of every error for a client of the Messages API."""
+
+    type: Literal["error"]
+    error: TaggedErrorDetails
+    request_id: str | None
+
+
 # --- responses and conversations ------------------------------------------------------------------
 
 
@@ -60,11 +73,17 @@ class ItemList(ListOf, frozen=True, kw_only=True):
     data: list[AnyItem]
 
 
-class ResponseList(ListOf, frozen=True, kw_only=True):
+class SearchedList(ListOf, frozen=True, kw_only=True):
+    """A page for which the server has read `searched` entries, matching or not."""
+
+    searched: int
+
+
+class ResponseList(SearchedList, frozen=True, kw_only=True):
     data: list[ResponseSummary]
 
 
-class ConversationList(ListOf, frozen=True, kw_only=True):
+class ConversationList(SearchedList, frozen=True, kw_only=True):
     data: list[Conversation]
 
 
@@ -165,6 +184,26 @@ class SearchResult(Shape, frozen=True, kw_only=True):
     content: list[TextContent]
 
 
+class Embedding(Shape, frozen=True, kw_only=True):
+    """`embedding` is a vector of length 1: numbers, or the base64 of its float32 numbers."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Shape, frozen=True, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Shape, frozen=True, kw_only=True):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
 class SearchResults(Shape, frozen=True, kw_only=True):
     """Results in order of their scores, the best first."""
 
@@ -197,6 +236,7 @@ class Readiness(Shape, frozen=True, kw_only=True):
 
 ALL: Sequence[type[Shape]] = (
     ErrorResponse,
+    MessagesError,
     InputTokens,
     ItemList,
     ResponseList,
@@ -209,6 +249,7 @@ ALL: Sequence[type[Shape]] = (
     StoreFileList,
     FileText,
     SearchResults,
+    EmbeddingList,
     ModelList,
     Alive,
     Readiness,

@@ -54,7 +54,7 @@ class VectorStoreFiles(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, NewStoreFile, vector_stores.options)
         file = await vector_stores.create_file(tenant_of(request), vector_store_id, decoded.request)
-        return _respond(file, response_headers(request, decoded.unknown))
+        return _respond(file, response_headers(request, decoded.ignored))
 
     @handlers.get(
         summary="List a vector store's files",
@@ -110,7 +110,7 @@ class VectorStoreFiles(Controller):
         file = await vector_stores.stores.update_attributes(
             tenant_of(request), vector_store_id, file_id, attributes
         )
-        return _respond(file, response_headers(request, decoded.unknown))
+        return _respond(file, response_headers(request, decoded.ignored))
 
     @handlers.delete(
         "/{file_id:str}",
@@ -174,7 +174,7 @@ class FileBatches(Controller):
         batch = await vector_stores.create_batch(
             tenant_of(request), vector_store_id, decoded.request
         )
-        return _respond(batch, response_headers(request, decoded.unknown))
+        return _respond(batch, response_headers(request, decoded.ignored))
 
     @handlers.get(
         "/{batch_id:str}",

@@ -86,7 +86,7 @@ class VectorStoreRoutes(Controller):
         """A new vector store can contain files, which are indexed in the background."""
         decoded = await read_json(request, NewVectorStore, vector_stores.options)
         created = await vector_stores.create(tenant_of(request), decoded.request)
-        return JsonResponse(created, response_headers(request, decoded.unknown))
+        return JsonResponse(created, response_headers(request, decoded.ignored))
 
     @handlers.get(
         summary="List vector stores",
@@ -129,7 +129,7 @@ class VectorStoreRoutes(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, VectorStoreChanges, vector_stores.options)
         updated = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
-        return JsonResponse(updated, response_headers(request, decoded.unknown))
+        return JsonResponse(updated, response_headers(request, decoded.ignored))
 
     @handlers.delete(
         "/{vector_store_id:str}",
@@ -173,7 +173,7 @@ class VectorStoreRoutes(Controller):
             options=query.ranking_options,
             limit=query.max_num_results or v.DEFAULT_RESULTS,
         )
-        ignored = [*decoded.unknown, *ignored_fields]
+        ignored = [*decoded.ignored, *ignored_fields]
         return JsonResponse(_to_json(texts, passages), response_headers(request, ignored))
 
 

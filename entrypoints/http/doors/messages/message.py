@@ -1,0 +1,227 @@
+"""A finished Response as the message of the Messages API, and the parts that streams have too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.domain.content import OutputText, Refusal, text_of
+from antiphon.domain.items import FunctionCall, Message, WebSearchCall
+from antiphon.domain.json import Json
+from antiphon.domain.kinds.mcp import McpApprovalRequest
+from antiphon.domain.kinds.reasoning import Reasoning
+from antiphon.domain.responses.response import Response
+from antiphon.domain.vocabulary.tool import parse_arguments
+from antiphon.entrypoints.http.doors.citations import cited_page
+from antiphon.entrypoints.http.doors.messages.tools import API
+from antiphon.entrypoints.http.doors.server_tools import unapproved
+
+StopReason = Literal[
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "refusal",
+    "model_context_window_exceeded",
+]
+
+CUT_REASONS: Mapping[str, StopReason] = {
+    "content_filter": "refusal",
+    "max_context": "model_context_window_exceeded",
+}
+"""Reasons why a response is incomplete; any other one is `max_tokens`."""
+
+
+class MessageView(Struct, frozen=True, kw_only=True):
+    """The sight that a client has of its answer: of thoughts, all, only their seals, or nothing."""
+
+    thoughts: Literal["shown", "sealed", "hidden"] = "shown"
+
+
+# --- the object -----------------------------------------------------------------------------------
+
+
+class WebCitation(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result_location"
+):
+    """A page that a text cites. Its words are not known here."""
+
+    url: str
+    title: str | None
+    cited_text: str = ""
+    encrypted_index: str = ""
+
+
+class AnswerBlock(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base class of the blocks of an answer."""
+
+
+class AnswerText(AnswerBlock, frozen=True, kw_only=True, tag="text"):
+    text: str
+    citations: tuple[WebCitation, ...] | None = None
+
+
+class AnswerThinking(AnswerBlock, frozen=True, kw_only=True, tag="thinking"):
+    """Thoughts; the signature seals them, so that a client can send them back without the text."""
+
+    thinking: str
+    signature: str
+
+
+class AnswerToolUse(AnswerBlock, frozen=True, kw_only=True, tag="tool_use"):
+    id: str
+    name: str
+    input: Json
+
+
+AnyAnswerBlock = AnswerText | AnswerThinking | AnswerToolUse
+
+
+class ThinkingTokens(Struct, frozen=True, kw_only=True):
+    thinking_tokens: int
+
+
+class SearchRequests(Struct, frozen=True, kw_only=True):
+    web_search_requests: int
+    web_fetch_requests: int = 0
+
+
+class MessageUsage(Struct, frozen=True, kw_only=True):
+    """The tokens of all turns of the response. Those of the prompt that came from the cache are not
+    among the `input_tokens`."""
+
+    input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int = 0
+    output_tokens_details: ThinkingTokens | UnsetType = UNSET
+    server_tool_use: SearchRequests | UnsetType = UNSET
+
+
+class MessageEnd(Struct, frozen=True, kw_only=True):
+    """Why a message ended; `stop_sequence` is the one of the request that ended it."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None = None
+
+
+class AnswerMessage(Struct, frozen=True, kw_only=True):
+    """The answer of `POST /v1/messages`."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: tuple[AnyAnswerBlock, ...]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class CountedTokens(Struct, frozen=True):
+    """The answer of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+# --- from a response ------------------------------------------------------------------------------
+
+
+def message_of(response: Response, view: MessageView) -> AnswerMessage:
+    """Return the message of a finished response."""
+    end = end_of(response)
+    return AnswerMessage(
+        id=message_id(response.id),
+        model=response.model,
+        content=tuple(_blocks_of(response, view)),
+        stop_reason=end.stop_reason,
+        stop_sequence=end.stop_sequence,
+        usage=usage_of(response),
+    )
+
+
+def _blocks_of(response: Response, view: MessageView) -> Iterator[AnyAnswerBlock]:
+    for item in response.output:
+        if isinstance(item, Message) and isinstance(item.content, tuple):
+            yield from _texts_of(item.content)
+        elif isinstance(item, Reasoning):
+            text = text_of(item.content or ())
+            if text and view.thoughts != "hidden":
+                yield AnswerThinking(
+                    thinking=text if view.thoughts == "shown" else "",
+                    signature=signature_of(item),
+                )
+        elif isinstance(item, FunctionCall):
+            arguments = parse_arguments(item.arguments) or {}
+            yield AnswerToolUse(id=item.call_id, name=item.name, input=arguments)
+        elif isinstance(item, McpApprovalRequest):
+            yield AnswerText(text=unapproved(item, api=API))
+
+
+def _texts_of(parts: tuple[Any, ...]) -> Iterator[AnswerText]:
+    for part in parts:
+        if isinstance(part, Refusal) and part.refusal:
+            yield AnswerText(text=part.refusal)
+        elif isinstance(part, OutputText) and part.text:
+            found = (citation_of(each) for each in part.annotations or ())
+            citations = tuple(each for each in found if each is not None)
+            yield AnswerText(text=part.text, citations=citations or None)
+
+
+def message_id(response_id: str) -> str:
+    """Return the id that a client of this API sees: the response can be found by it.
+
+    >>> message_id("resp_1a")
+    'msg_1a'
+    """
+    return f"msg_{response_id.removeprefix('resp_')}"
+
+
+def signature_of(item: Reasoning) -> str:
+    return item.encrypted_content or ""
+
+
+def end_of(response: Response) -> MessageEnd:
+    """Return why a response ended."""
+    if response.incomplete_details is not None:
+        reason = CUT_REASONS.get(response.incomplete_details.reason, "max_tokens")
+        return MessageEnd(stop_reason=reason)
+    if any(isinstance(item, FunctionCall) for item in response.output):
+        return MessageEnd(stop_reason="tool_use")
+    if any(map(_refuses, response.output)):
+        return MessageEnd(stop_reason="refusal")
+    if response.stop_string is not UNSET:
+        return MessageEnd(stop_reason="stop_sequence", stop_sequence=response.stop_string)
+    return MessageEnd(stop_reason="end_turn")
+
+
+def _refuses(item: Any) -> bool:
+    if not isinstance(item, Message) or not isinstance(item.content, tuple):
+        return False
+    return any(isinstance(part, Refusal) for part in item.content)
+
+
+def usage_of(response: Response) -> MessageUsage:
+    """Return the usage of a response, all zero if it is unknown."""
+    usage = response.usage
+    if usage is None:
+        return MessageUsage()
+    cached = usage.input_tokens_details.cached_tokens
+    searches = sum(isinstance(item, WebSearchCall) for item in response.output)
+    return MessageUsage(
+        input_tokens=usage.input_tokens - cached,
+        cache_read_input_tokens=cached,
+        output_tokens=usage.output_tokens,
+        output_tokens_details=ThinkingTokens(
+            thinking_tokens=usage.output_tokens_details.reasoning_tokens
+        ),
+        server_tool_use=SearchRequests(web_search_requests=searches) if searches else UNSET,
+    )
+
+
+def citation_of(annotation: Any) -> WebCitation | None:
+    """Return a citation; only URLs can be shown here."""
+    cited = cited_page(annotation)
+    return None if cited is None else WebCitation(url=cited.url, title=cited.title)
