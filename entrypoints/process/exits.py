@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,14 @@ from antiphon.domain.errors import ModelsFailed, SettingsError, StoreError
 EXIT_WRONG_USE = 2
 EXIT_MODELS_FAILED = 3
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+
+HANGUP: tuple[signal.Signals, ...] = ()
+"""What a terminal sends when it closes, unless nohup, or the operator, has let it be ignored."""
+if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    HANGUP = (signal.SIGHUP,)
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *HANGUP)
+"""What stops a server in order."""
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.telemetry.log_context import REQUEST_ID, RESPONSE_ID
+from antiphon.entrypoints.process.log_limit import LogLimit
 
 _CONTROLS = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # terminals obey these
@@ -226,6 +227,7 @@ def set_up_logs(level: str, format: str, *, worker: int | None = None) -> None:
     """Let this process log to standard error; `worker` is its number if it is one of several."""
     handler = BatchHandler()
     handler.setFormatter(FORMATTERS[format](worker))
+    handler.addFilter(LogLimit(handler))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level == "info":
         for name in LIBRARIES:

@@ -2,9 +2,19 @@
 
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.models import ModelTable
-from antiphon.entrypoints.settings.schema import SCRIPTED_MODELS, Settings
+from antiphon.entrypoints.settings.schema import (
+    SCRIPTED_MODELS,
+    SINGLE_MODEL_SETTINGS,
+    Settings,
+)
 from antiphon.entrypoints.settings.sections import McpServer, WebSearchSettings
-from antiphon.entrypoints.settings.sources import CONFIG_VARIABLE, DEFAULT_FILE, find_file, load
+from antiphon.entrypoints.settings.sources import (
+    CONFIG_VARIABLE,
+    DEFAULT_FILE,
+    find_file,
+    is_set,
+    load,
+)
 from antiphon.entrypoints.settings.storage import without_password
 from antiphon.entrypoints.settings.table import SETTINGS, Setting
 
@@ -13,6 +23,7 @@ __all__ = [
     "DEFAULT_FILE",
     "SCRIPTED_MODELS",
     "SETTINGS",
+    "SINGLE_MODEL_SETTINGS",
     "McpServer",
     "ModelTable",
     "Oidc",
@@ -21,6 +32,7 @@ __all__ = [
     "TrustedProxy",
     "WebSearchSettings",
     "find_file",
+    "is_set",
     "load",
     "without_password",
 ]

@@ -22,6 +22,7 @@ TRACES = "Traces"
 CONSOLE = "Console"
 WEBHOOKS = "Webhooks"
 FETCHING = "Fetching URLs"
+OUTGOING = "Outgoing connections"
 TOOLS = "Tools"
 CODE = "Code interpreter and shell"
 WEB = "Web search"
@@ -48,6 +49,7 @@ GROUPS = (
     CODE,
     WEB,
     FETCHING,
+    OUTGOING,
     FILE_SEARCH,
     SCRIPTED,
 )

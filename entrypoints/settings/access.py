@@ -211,5 +211,12 @@ class TrustedProxy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 _NO_TENANT_HEADERS = frozenset(
-    {"authorization", "cookie", "host", "x-forwarded-for", "x-antiphon-proxy-secret"}
+    {
+        "authorization",
+        "cookie",
+        "host",
+        "x-antiphon-proxy-secret",
+        "x-api-key",
+        "x-forwarded-for",
+    }
 )

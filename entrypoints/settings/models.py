@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.options import OWN_CLASS
 
-ENGINE = rf"^(scripted|vllm|vllm_http|chat|{OWN_CLASS})\Z"
+ENGINE = rf"^(scripted|vllm|vllm_http|llama|chat|{OWN_CLASS})\Z"
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -32,10 +32,10 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="What runs the model: vllm (in this process), vllm_http (your vLLM "
-            "servers), chat (a Chat Completions API), scripted, or your own Engine or Model, "
-            "package.module:Class.",
+            "servers), llama (a GGUF file, or your llama-servers), chat (a Chat Completions API), "
+            "scripted, or your own Engine or Model, package.module:Class.",
             pattern=ENGINE,
-            extra={"allowed": "vllm, vllm_http, chat, scripted or package.module:Class"},
+            extra={"allowed": "vllm, vllm_http, llama, chat, scripted or package.module:Class"},
         ),
     ]
     fallback: Annotated[
@@ -63,6 +63,13 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "works with tokens. By default, the engine says where they are."
         ),
     ] = None
+    unmarked_calls: Annotated[
+        bool,
+        Meta(
+            description="Whether JSON that calls an offered tool is a call although the model left "
+            "its markers out: a whole message, or a fence, a tag or lines with nothing else."
+        ),
+    ] = True
     options: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:

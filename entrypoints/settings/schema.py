@@ -30,6 +30,7 @@ from antiphon.entrypoints.settings.about import (
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.models import ModelTable
 from antiphon.entrypoints.settings.options import OWN_CLASSES, check_used
+from antiphon.entrypoints.settings.outgoing import Outgoing
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -45,6 +46,7 @@ from antiphon.entrypoints.settings.telemetry import TelemetrySettings
 from antiphon.entrypoints.settings.workers import check_workers
 
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
+HOST_NAME = r"^\*\Z|^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
 
@@ -70,17 +72,18 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[str, Meta(min_length=1)] | None,
         about(
             MODELS,
-            "The model: a folder with its weights, or a name that the engine knows. The default "
-            "is the scripted models, which need no GPU and no weights.",
+            "The model: a folder with its weights, a GGUF file, or a name that the engine knows. "
+            "The default is the scripted models, which need no GPU and no weights.",
             shown_default="the scripted models",
         ),
     ] = None
     engine: Annotated[
-        Literal["auto", "scripted", "vllm"],
+        Literal["auto", "scripted", "vllm", "llama"],
         about(
             MODELS,
-            "The engine that generates tokens: vLLM, or a script in the request. auto uses "
-            "scripted for the scripted models and vllm for any other model.",
+            "The engine that generates tokens: vLLM, llama.cpp, or a script in the request. auto "
+            "uses scripted for the scripted models, llama for a GGUF file, and vllm for any other "
+            "model.",
         ),
     ] = "auto"
     format: Annotated[
@@ -206,6 +209,18 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
             shown_default="none",
         ),
     ] = ()
+    allowed_host: Annotated[
+        tuple[Annotated[str, Meta(pattern=HOST_NAME)], ...],
+        about(
+            NETWORK,
+            "A name of this server in the header Host, besides localhost and addresses. Without "
+            "keys, requests to other names are refused, since a web page's own name may mean this "
+            "machine. With keys, all names are accepted if none is set. * accepts all. Repeat the "
+            "option to add names.",
+            allowed="a list of host names, without ports, or *",
+            shown_default="none",
+        ),
+    ] = ()
     max_connections: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(
@@ -274,15 +289,16 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
             shown_default="33554432 if a model reads images, otherwise 8388608",
         ),
     ] = None
-    max_incoming_bytes: Annotated[
+    max_work_bytes: Annotated[
         int,
         about(
             REQUESTS,
-            "Maximum bytes of all request bodies and WebSocket messages that are arriving or "
-            "being decoded. Each tenant may use half of them. Bodies under 64 KB do not count.",
+            "Maximum bytes in work: of all request bodies and WebSocket messages that are arriving "
+            "or being decoded, of the output of tools, and of events that clients have not read. "
+            "Each tenant may use half of them. What has under 64 KB does not count.",
             ge=65_536,
         ),
-    ] = 256 * 1024 * 1024
+    ] = 128 * 1024 * 1024
     max_depth: Annotated[
         int, about(REQUESTS, "Maximum nesting depth of a JSON body.", ge=8, le=200)
     ] = 64
@@ -335,11 +351,20 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
         float,
         about(
             STREAMS,
-            "Seconds of silence before a stream sends a comment line, and seconds between "
+            "Seconds of silence before a stream sends a sign of life, and seconds between "
             "WebSocket pings, so that proxies keep connections open. 0 sends neither.",
             ge=0,
         ),
     ] = 15.0
+    keepalive: Annotated[
+        Literal["auto", "comment", "event"],
+        about(
+            STREAMS,
+            "The sign of life of a silent stream: a comment line, which all clients skip, or an "
+            "event of the type keepalive, also on a WebSocket. `auto` sends the event to Codex, "
+            "which would otherwise end a silent turn after five minutes.",
+        ),
+    ] = "auto"
     dialect: Annotated[
         Literal["openai", "open-responses"],
         about(
@@ -460,6 +485,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = False
 
     fetch: Fetch = Fetch()
+    outgoing: Outgoing = Outgoing()
     tools: Tools = Tools()
     code: Code = Code()
     web: WebSearchSettings = WebSearchSettings()
@@ -472,17 +498,17 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.models:
             self._refuse_a_single_model()
         elif self.engine == "auto":
-            is_scripted = self.model is None or self.model in SCRIPTED_MODELS
             # Resolved here, so that no caller has to handle `auto`.
-            force_setattr(self, "engine", "scripted" if is_scripted else "vllm")
-        if self.engine == "vllm" and self.model is None:
+            force_setattr(self, "engine", _engine_of(self.model))
+        if self.engine in ("vllm", "llama") and self.model is None:
             raise SettingsError(
-                "The vllm engine needs a model: antiphon serve MODEL --engine vllm."
+                f"The {self.engine} engine needs a model: antiphon serve MODEL --engine "
+                f"{self.engine}."
             )
-        if self.engine == "scripted" and self.engine_options:
+        if self.engine in ("scripted", "llama") and self.engine_options:
             raise SettingsError(
                 f"Engine options ({shlex.join(self.engine_options)}) are for the vllm engine, "
-                "but the engine is scripted: remove them, or name a model."
+                f"but the engine is {self.engine}: remove them, or name a model."
             )
 
     def _refuse_a_single_model(self) -> None:
@@ -520,6 +546,13 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def refuses_unknown_fields(self) -> bool:
         return self.strict or self.strict_unknown_fields
+
+
+def _engine_of(model: str | None) -> str:
+    """Return the engine of a model if none is named."""
+    if model is None or model in SCRIPTED_MODELS:
+        return "scripted"
+    return "llama" if model.lower().endswith(".gguf") else "vllm"
 
 
 def _is_loopback(host: str) -> bool:

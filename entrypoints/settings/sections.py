@@ -146,6 +146,43 @@ class Tools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     call_bytes: Annotated[
         int, about(TOOLS, "Maximum bytes of any tool call's output, including images.", ge=1)
     ] = 16 * 1024 * 1024
+    shown_chars: Annotated[
+        Annotated[int, Meta(ge=100)] | None,
+        about(
+            TOOLS,
+            "Maximum characters of an MCP tool's output that the model is shown, from "
+            "its beginning and its end. The item keeps all of it.",
+            shown_default="one for each token of the model's context",
+        ),
+    ] = None
+    response_bytes: Annotated[
+        int,
+        about(
+            TOOLS,
+            "Maximum bytes that all tool calls of one response return together. The calls after "
+            "them do not run, and the model reads why.",
+            ge=1,
+        ),
+    ] = 16 * 1024 * 1024
+
+
+class McpOauth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Client credentials for an MCP server: `oauth` in its table."""
+
+    token_url: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/[^\s#]*)?$")]
+    client_id: Annotated[str, Meta(min_length=1)]
+    client_secret: Annotated[str, Meta(min_length=1)] | None = None
+    client_secret_env: Annotated[str, Meta(min_length=1)] | None = None
+    scopes: tuple[Annotated[str, Meta(pattern=r"^[!#-\[\]-~]+$")], ...] = ()
+    audience: Annotated[str, Meta(min_length=1)] | None = None
+    auth: Literal["basic", "post"] = "basic"
+
+    def __post_init__(self) -> None:
+        if (self.client_secret is None) == (self.client_secret_env is None):
+            raise ValueError("set either `client_secret` or `client_secret_env`")
+
+    def __repr__(self) -> str:
+        return "McpOauth()"  # the secret
 
 
 class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,6 +195,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}
     url: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/[^\s]*)?$")] | None = None
     headers: dict[str, str] = {}
+    oauth: McpOauth | None = None
     timeout_s: Annotated[float, Meta(gt=0)] | None = None
     allowed_tools: tuple[str, ...] | None = None
     require_approval: Literal["always", "never"] | dict[str, Any] = "never"
@@ -169,6 +207,10 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("`env` needs a `command`")
         if self.headers and not self.url:
             raise ValueError("`headers` needs a `url`")
+        if self.oauth is not None and not self.url:
+            raise ValueError("`oauth` needs a `url`")
+        if self.oauth is not None and any(n.lower() == "authorization" for n in self.headers):
+            raise ValueError("`oauth` and the header `authorization` are two credentials: set one")
 
     def __repr__(self) -> str:
         return f"McpServer({self.label!r})"  # the other fields may be secret

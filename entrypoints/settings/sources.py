@@ -6,13 +6,14 @@ import difflib
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.settings.invalid_values import in_words
 from antiphon.entrypoints.settings.models import convert_models
 from antiphon.entrypoints.settings.options import convert_own_options
 from antiphon.entrypoints.settings.schema import Settings
@@ -62,11 +63,7 @@ def load(
     models = convert_models(file_table.pop("models", []), file)
     own_options = convert_own_options(file_table.pop("options", {}), file)
     tree: dict[str, Any] = {"mcp_servers": mcp_servers, "models": models, "options": own_options}
-    for source in (
-        _values_of_file(file_table, file),
-        _values_of_environment(environ or {}),
-        _values_of_command_line(options or {}),
-    ):
+    for source in _sources(file_table, file, environ, options):
         for source_value in source:
             *sections, key = source_value.setting.path.split(".")
             table = tree
@@ -74,6 +71,33 @@ def load(
                 table = table.setdefault(section, {})
             table[key] = _convert(source_value)
     return msgspec.convert(tree, Settings, dec_hook=_to_path)
+
+
+def is_set(
+    path: str, file: Path | None, environ: Mapping[str, str], options: Mapping[str, Any]
+) -> bool:
+    """Return whether a source has a value for the setting. Raises: SettingsError."""
+    table = _read_toml(file)
+    for tables in ("mcp_servers", "models", "options"):
+        table.pop(tables, None)
+    return any(
+        value.setting.path == path
+        for source in _sources(table, file, environ, options)
+        for value in source
+    )
+
+
+def _sources(
+    table: Mapping[str, Any],
+    file: Path | None,
+    environ: Mapping[str, str] | None,
+    options: Mapping[str, Any] | None,
+) -> Sequence[Iterator[SourceValue]]:
+    return (
+        _values_of_file(table, file),
+        _values_of_environment(environ or {}),
+        _values_of_command_line(options or {}),
+    )
 
 
 def _read_toml(file: Path | None) -> dict[str, Any]:
@@ -96,7 +120,10 @@ def _convert_mcp_servers(tables: Any, file: Path | None) -> list[McpServer]:
         try:
             servers.append(msgspec.convert(table, McpServer))
         except msgspec.ValidationError as error:
-            raise SettingsError(f"mcp_servers[{position}] in {file} is invalid: {error}.") from None
+            reason = in_words(error, McpServer)
+            raise SettingsError(
+                f"mcp_servers[{position}] in {file} is invalid: {reason}."
+            ) from None
     return servers
 
 
@@ -145,11 +172,24 @@ def _values_of_command_line(options: Mapping[str, Any]) -> Iterator[SourceValue]
 def _find_setting(path: str, name: str) -> Setting:
     if path in SETTINGS:
         return SETTINGS[path]
-    matches = difflib.get_close_matches(path, SETTINGS, n=1)
+    section, _, key = path.rpartition(".")
+    siblings = {each.rpartition(".")[2]: each for each in SETTINGS if _section_of(each) == section}
+    # A section's name alone makes no two keys alike.
+    matches = [siblings[each] for each in difflib.get_close_matches(key, siblings, n=1)]
+    matches = matches or difflib.get_close_matches(path, SETTINGS, n=1, cutoff=0.8)
     # Suggest a variable for a variable, and a key for a key.
     names = [SETTINGS[match].variable if PREFIX in name else match for match in matches]
-    advice = f"did you mean {names[0]}?" if names else "`antiphon serve --help` lists them all."
+    if names:
+        advice = f"did you mean {names[0]}?"
+    elif section and siblings:
+        advice = f"{section} has {', '.join(siblings)}."
+    else:
+        advice = "`antiphon serve --help-all` lists them all."
     raise SettingsError(f"{name} is not a setting; {advice}")
+
+
+def _section_of(path: str) -> str:
+    return path.rpartition(".")[0]
 
 
 def _convert(source_value: SourceValue) -> Any:

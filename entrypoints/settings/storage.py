@@ -35,12 +35,13 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             STORAGE,
             "Where to store responses. memory loses them when the server stops; sqlite is a file "
             "in the data folder; sqlite:///FILE is another file (four slashes for an absolute "
-            "path); postgresql://… and redis://… are databases that several servers can share; "
+            "path); postgresql://… and redis://… are databases that several servers can share, "
+            "and unix:///run/redis.sock?db=0 is Redis at a socket of this machine; "
             "package.module:Class is your own store. Set an address with a password as an "
             "environment variable: other users can see the command line.",
-            allowed="memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or "
+            allowed="memory, sqlite, sqlite:///FILE, postgresql://…, redis://…, unix:///SOCKET or "
             "package.module:Class",
-            pattern=r"^(memory|sqlite|sqlite:///.+|(postgres(ql)?|rediss?)://.+"
+            pattern=r"^(memory|sqlite|sqlite:///.+|(postgres(ql)?|rediss?)://.+|unix:///.+"
             rf"|{OWN_CLASS})$",
         ),
     ] = "sqlite"
@@ -113,8 +114,17 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float, about(STORAGE, "Seconds between deletions of expired data.", gt=0)
     ] = 60.0
     keep_file_bytes: Annotated[
-        int, about(STORAGE, "Maximum total bytes of all uploaded files.", ge=0)
+        int, about(STORAGE, "Maximum total bytes of each tenant's uploaded files.", ge=0)
     ] = 4 * 1024 * 1024 * 1024
+    keep_all_file_bytes: Annotated[
+        int,
+        about(
+            STORAGE,
+            "Maximum total bytes of the uploaded files of all tenants. With OpenID Connect, each "
+            "person may be a tenant.",
+            ge=0,
+        ),
+    ] = 64 * 1024 * 1024 * 1024
     keep_vector_bytes: Annotated[
         int,
         about(

@@ -14,7 +14,7 @@ import pytest
 from tests.security.support.server_probe import probe_server
 
 CASES = int(os.environ.get("ANTIPHON_TEST_CASES", "500"))
-OPERATIONS = 51
+OPERATIONS = 56
 COMMAND = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
 CHECKS = (
     "not_a_server_error",

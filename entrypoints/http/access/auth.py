@@ -1,8 +1,8 @@
 """Authentication: the outermost ASGI layer. Only the paths listed here are public.
 
-It reads only the request's head, and decides by `scope["path"]`, which also selects the route, so
-no path rewriting can come between the two. Any other path than exactly a public one needs a
-credential (`identity.py`), however a router would treat it.
+It reads only the request's head, and decides by `scope["path"]`, which also selects the route. Any
+other path than exactly a public one needs a credential (`identity.py`), and is normalized here, as
+the router would do: so both see the same path.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.utils.path import normalize_path
 from websockets.frames import CloseCode
 
 from antiphon.application.support.tasks import work_for
@@ -24,6 +25,7 @@ from antiphon.domain.access.rights import check_scopes
 from antiphon.entrypoints.http.access.credentials import HEALTH
 from antiphon.entrypoints.http.access.identity import Identity, identify
 from antiphon.entrypoints.http.access.refusals import refuse_request
+from antiphon.entrypoints.http.access.sites import Sites
 from antiphon.entrypoints.http.api.parameters import MAX_PATH_CHARS
 from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
 from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect
@@ -39,6 +41,9 @@ CONSOLE = PUBLIC_PATHS | {"/console/session"}
 
 PUBLIC = HEALTH | PAGES | CONSOLE
 
+FROM_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
+"""Headers by which a request from a page is known."""
+
 MAX_REASON_BYTES = 123
 """How long a close reason may be (RFC 6455, section 5.5)."""
 
@@ -46,7 +51,9 @@ REVOKED = "The API key was revoked."
 
 MAX_PORT = 65_535
 
-_HOST = re.compile(rb"(?:[\w\-.~%!$&'()*+,;=]*|\[([0-9A-Fa-f:.]+)\])(?::(\d{0,5}))?", re.ASCII)
+_HOST = re.compile(
+    rb"(?:[\w\-.~%!$&'()*+,;=]{0,255}|\[([0-9A-Fa-f:.]+)\])(?::(\d{0,5}))?", re.ASCII
+)
 
 
 class Authentication:
@@ -56,10 +63,16 @@ class Authentication:
     """
 
     def __init__(
-        self, app: ASGIApp, identities: Sequence[Identity] | None, *, dialect: Dialect = OPENAI
+        self,
+        app: ASGIApp,
+        identities: Sequence[Identity] | None,
+        *,
+        sites: Sites | None = None,
+        dialect: Dialect = OPENAI,
     ) -> None:
         self._app = app
         self._identities = identities
+        self._sites = sites or Sites()
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,13 +85,25 @@ class Authentication:
 
     async def _authenticate(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Set the caller, and return the app's `receive`. Raises: AntiphonError."""
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        hosts, is_from_browser = [], False
+        for name, value in scope["headers"]:
+            if name == b"host":
+                hosts.append(value)
+            elif name in FROM_BROWSERS:
+                is_from_browser = True
         if len(hosts) > 1 or not all(map(_is_host, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
+        if scope["path"] in HEALTH:
+            return receive
+        if hosts and hosts[0] not in self._sites.known_hosts:
+            self._sites.check_host(hosts[0])
+        if is_from_browser:
+            self._sites.check_page(scope, b"".join(hosts))
         if scope["path"] in PUBLIC:
             return receive
         if len(scope["path"]) > MAX_PATH_CHARS:
             raise er.RequestError("The path is too long.", code="invalid_value")
+        scope["path"] = normalize_path(scope["path"])
         if self._identities is None:
             scope["auth"] = ANYBODY
             work_for(ANYBODY.tenant)

@@ -18,7 +18,8 @@ MAX_AGE_S = 600
 """Seconds that a browser may remember a preflight's answer."""
 METHODS = "GET, POST, DELETE"
 EXPOSED = (
-    "x-request-id, retry-after, x-should-retry, idempotent-replayed, x-antiphon-ignored, "
+    "x-request-id, request-id, retry-after, x-should-retry, idempotent-replayed, "
+    "x-antiphon-ignored, openai-poll-after-ms, "
     "x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, "
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens"
 )

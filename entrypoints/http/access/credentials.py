@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-HEALTH = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})
+HEALTH = frozenset({"/livez", "/readyz", "/health", "/health/live", "/health/ready"})
 """For orchestrators, which have no keys. They reveal nothing about the models."""
 
-HEADERS = (b"authorization", b"cookie")
+HEADERS = (b"authorization", b"x-api-key", b"cookie")
 
 _HEALTH_CHECK = re.compile(b"(?:GET|HEAD) (?:%s)[ ?]" % "|".join(sorted(HEALTH)).encode())
 _CREDENTIAL = re.compile(rb"\r\n(?:%s):[ \t]*([^\r\n]*)" % b"|".join(HEADERS), re.IGNORECASE)

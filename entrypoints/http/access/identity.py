@@ -2,6 +2,7 @@
 
     ProxyIdentity     the header of a trusted proxy
     BearerIdentity    `Authorization: Bearer` with an API key, or with a token of an issuer
+    HeaderIdentity    the same in `x-api-key`, from clients of the Messages API
     SessionIdentity   the cookie of a browser's session (`console/sessions.py`)
 
 The first that finds a credential of its kind decides. A credential that is invalid is refused: no
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from litestar.types import Scope
@@ -22,7 +23,7 @@ from antiphon.application.resources.tokens import FindTokenCaller
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.errors import Unauthenticated
 from antiphon.entrypoints.http.access.trusted_proxy import is_from_proxy
-from antiphon.entrypoints.http.api.requests import header_values
+from antiphon.entrypoints.http.api.requests import header_values, speaks_messages
 from antiphon.entrypoints.settings import TrustedProxy
 
 MAX_CREDENTIAL = 8192
@@ -31,6 +32,7 @@ MAX_CREDENTIAL = 8192
 NO_CREDENTIAL = "You did not provide an API key. Send it in the header 'Authorization: Bearer KEY'."
 
 _BEARER = re.compile(rb"bearer +([\x21-\x7e]{1,%d}) *" % MAX_CREDENTIAL, re.IGNORECASE)
+_KEY = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_CREDENTIAL)
 # A JWT: its first part is an object in Base64. No key of ours has a dot.
 _TOKEN = re.compile(r"ey[\w-]*\.[\w-]+\.[\w-]*", re.ASCII)
 
@@ -99,6 +101,26 @@ class BearerIdentity(Identity):
         if caller is None:
             raise Unauthenticated("Incorrect API key provided.")
         return caller
+
+
+class HeaderIdentity(Identity):
+    """The key or token that a client of the Messages API sends in `x-api-key`.
+
+    Other requests cannot: what a proxy in front of the server checks, hides or logs of
+    `Authorization` need not hold for a second header.
+    """
+
+    def __init__(self, find: Callable[[str], Awaitable[Caller]]) -> None:
+        self._find = find
+
+    async def __call__(self, scope: Scope) -> Caller | None:
+        values = header_values(scope, b"x-api-key")
+        if not values or not speaks_messages(scope):
+            return None
+        match = _KEY.fullmatch(values[0])
+        if match is None or len(values) > 1:
+            raise Unauthenticated("The header 'x-api-key' is malformed. It must be the key.")
+        return await self._find(match[0].decode("ascii"))
 
 
 async def identify(identities: Sequence[Identity], scope: Scope) -> Caller:

@@ -11,12 +11,26 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.application.responses.admission import Admission
 from antiphon.domain import errors as er
-from antiphon.entrypoints.http.api.requests import note_error, response_headers
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER, error_fields, error_json
+from antiphon.entrypoints.http.api.requests import note_error, request_id, response_headers
+from antiphon.entrypoints.http.errors import (
+    RETRY_AFTER_S,
+    RETRY_LATER,
+    error_fields,
+    error_headers,
+    error_json,
+)
 from antiphon.entrypoints.http.wire.asgi_responses import send_json
 from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect, dialect_or_default
 
-ADMITTED = frozenset({"/v1/responses", "/v1/responses/compact"})
+ADMITTED = frozenset(
+    {
+        "/v1/responses",
+        "/v1/responses/compact",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/messages",
+    }
+)
 """Routes whose POST requests start a response, and so wait for admission."""
 
 
@@ -49,13 +63,14 @@ async def refuse_request(scope: Scope, send: Send, exc: Exception, dialect: Dial
     connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
     dialect = dialect_or_default(dialect, connection)
     status, message, param, code = error_fields(exc)
-    body = error_json(status, message, param, code, dialect)
+    status = dialect.status(status)
+    body = error_json(status, message, param, code, dialect, request_id=request_id(connection))
     note_error(connection, code or dialect.error_type(status))
-    headers = response_headers(connection)
+    headers = {**response_headers(connection), **error_headers(exc)}
     if status == 401:
         headers["www-authenticate"] = _challenge(exc)
     if status in RETRY_LATER:
-        headers["retry-after"] = str(RETRY_AFTER_S)
+        headers.setdefault("retry-after", str(RETRY_AFTER_S))
     await send_json(send, body, headers, status=status, to=scope["type"])
 
 

@@ -7,21 +7,38 @@ the cheapest type that a Litestar handler can return: one send for each batch of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from antiphon.application.ports import EventBatches
+from antiphon.application.ports import WriteBatch
+from antiphon.application.support.bytes_in_work import (
+    FREE_BYTES,
+    STREAM_WAIT_S,
+    WAIT_S,
+    BytesInWork,
+    Subject,
+)
 from antiphon.application.support.tasks import start_eagerly
 from antiphon.domain import events as e
+from antiphon.domain.access.rights import READING_METHODS
 from antiphon.domain.errors import ServerShuttingDown
 from antiphon.domain.events import Event
 from antiphon.domain.responses.response import Response
+from antiphon.entrypoints.http.api.requests import REQUEST_ID_HEADER
 from antiphon.entrypoints.http.errors import error_json
-from antiphon.entrypoints.http.wire.sse import ClientEncoder, KeepAlive
+from antiphon.entrypoints.http.wire.sse import EventEncoder, KeepAlive, StreamActivity
 
 T = TypeVar("T")
 Headers = Mapping[str, str]
@@ -33,6 +50,31 @@ PORTION_BYTES = 256 * 1024
 whoever sends them copies them several times."""
 
 
+BYTES_IN_WORK = "bytes_in_work"
+"""In the app's state: the account of what the process works on."""
+
+
+@asynccontextmanager
+async def room_for(
+    scope: Scope, size: int, *, subject: Subject = "frames_out", wait_s: float = WAIT_S
+) -> AsyncIterator[None]:
+    """Count so many bytes until the block ends, if they are many; first wait for room.
+
+    Raises: ConcurrencyLimitExceeded, ServerOverloaded if there is none in time.
+    """
+    if size <= FREE_BYTES:
+        yield
+        return
+    work: BytesInWork = scope["litestar_app"].state[BYTES_IN_WORK]
+    with work.hold(scope["auth"].tenant, subject) as held:
+        size = min(size, held.most)
+        if wait_s:
+            await held.wait_for(size, timeout_s=wait_s)
+        else:
+            held.resize(size)
+        yield
+
+
 class JsonResponse:
     """A JSON object with headers."""
 
@@ -41,8 +83,11 @@ class JsonResponse:
         self._headers = headers
         self._status = status
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_json(send, self._body, self._headers, status=self._status)
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        # What only reads is refused at once, since it can be sent again.
+        wait_s = 0 if scope["method"] in READING_METHODS else WAIT_S  # type: ignore[typeddict-item]
+        async with room_for(scope, len(self._body), wait_s=wait_s):
+            await send_json(send, self._body, self._headers, status=self._status)
 
 
 class StreamedFile:
@@ -70,7 +115,7 @@ class StreamedFile:
 def final_response(
     response: Response,
     headers: Headers,
-    encoder: ClientEncoder,
+    encoder: EventEncoder,
     *,
     shape: Callable[[Response], Any] = lambda response: response,
 ) -> JsonResponse:
@@ -81,10 +126,18 @@ def final_response(
     """
     if response.status == "failed" and response.error is not None:
         failure = response.error
-        body = error_json(500, failure.message, None, failure.code, encoder.dialect)
+        body = error_json(
+            500, failure.message, None, failure.code, encoder.dialect, request_id=_id_in(headers)
+        )
         # The response was accepted and stored: a client that retries would run it twice.
         return JsonResponse(body, {**headers, "x-should-retry": "false"}, status=500)
     return JsonResponse(encoder.encode_response(shape(response)), headers)
+
+
+class Forwards(Protocol):
+    """Hands on batches of events: those of one run (EventBatches), or of several."""
+
+    async def forward(self, write: WriteBatch) -> None: ...
 
 
 class EventStreamResponse:
@@ -92,12 +145,12 @@ class EventStreamResponse:
 
     def __init__(
         self,
-        batches: EventBatches,
+        batches: Forwards,
         headers: Headers,
         *,
         leave: Leave,
         keepalive: KeepAlive,
-        encoder: ClientEncoder,
+        encoder: EventEncoder,
     ) -> None:
         self._batches = batches
         self._headers = headers
@@ -107,12 +160,12 @@ class EventStreamResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if not await run_while_connected(receive, self._stream(send)):
+            if not await run_while_connected(receive, self._stream(scope, send)):
                 scope["state"]["client_left"] = True
         finally:
             await self._leave()
 
-    async def _stream(self, send: Any) -> bool:
+    async def _stream(self, scope: Scope, send: Any) -> bool:
         """Send all frames, and return True."""
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
@@ -124,19 +177,25 @@ class EventStreamResponse:
             {"type": "http.response.start", "status": 200, "headers": _encode_headers(headers)}
         )
         frames = self._encoder.frames
-        with self._keepalive.watch(send) as activity:
+
+        sign = self._keepalive.sign_for(scope, self._encoder.dialect)
+        with self._keepalive.watch(StreamActivity(send, sign=sign)) as activity:
+
+            async def send_long(body: bytes) -> None:
+                async with room_for(scope, len(body), wait_s=STREAM_WAIT_S):
+                    await activity.send_in_portions(body, PORTION_BYTES)
 
             def write(events: Sequence[Event]) -> Awaitable[None] | None:
                 activity.mark_active()
                 body = frames(events)
                 if len(body) > PORTION_BYTES:
-                    return activity.send_in_portions(body, PORTION_BYTES)
+                    return send_long(body)
                 return start_eagerly(
                     send({"type": "http.response.body", "body": body, "more_body": True})
                 )
 
             await self._batches.forward(write)
-        last = self._encoder.dialect.done
+        last = self._encoder.last_frame()
         await send({"type": "http.response.body", "body": last, "more_body": False})
         return True
 
@@ -149,11 +208,11 @@ class FinalResponse:
 
     def __init__(
         self,
-        batches: EventBatches,
+        batches: Forwards,
         headers: Headers,
         *,
         leave: Leave,
-        encoder: ClientEncoder,
+        encoder: EventEncoder,
         shape: Callable[[Response], Any] = lambda response: response,
     ) -> None:
         self._batches = batches
@@ -180,13 +239,18 @@ class FinalResponse:
         """Send the error for a run that continues elsewhere, or whose response was deleted."""
         dialect = self._encoder.dialect
         if isinstance(last, e.Error):
-            body = error_json(500, last.message, None, last.code, dialect)
+            body = error_json(
+                500, last.message, None, last.code, dialect, request_id=_id_in(self._headers)
+            )
             await send_json(send, body, {**self._headers, "x-should-retry": "false"}, status=500)
             return
         error = ServerShuttingDown()
-        body = error_json(503, error.message, None, error.code, dialect)
+        status = dialect.status(503)
+        body = error_json(
+            status, error.message, None, error.code, dialect, request_id=_id_in(self._headers)
+        )
         headers = {**self._headers, "retry-after": "1", "connection": "close"}
-        await send_json(send, body, headers, status=503)
+        await send_json(send, body, headers, status=status)
 
     async def _wait_for_last_event(self) -> Event | None:
         last: Event | None = None
@@ -240,7 +304,12 @@ async def send_json(
         "headers": _encode_headers(all_headers),
     }
     await send(start)
-    await send({"type": f"{prefix}.response.body", "body": body, "more_body": False})
+    kind, sent = f"{prefix}.response.body", 0
+    while len(body) - sent > PORTION_BYTES:  # each waits until the client has those before it
+        part = body[sent : sent + PORTION_BYTES]
+        await send({"type": kind, "body": part, "more_body": True})
+        sent += PORTION_BYTES
+    await send({"type": kind, "body": body[sent:] if sent else body, "more_body": False})
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -248,6 +317,10 @@ async def wait_for_disconnect(receive: Receive) -> None:
     # The first message of an unread body is `http.request`.
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _id_in(headers: Headers) -> str | None:
+    return headers.get(REQUEST_ID_HEADER)
 
 
 def _encode_headers(headers: Headers) -> list[tuple[bytes, bytes]]:

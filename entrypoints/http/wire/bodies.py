@@ -14,15 +14,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 from msgspec import Struct
 
+from antiphon.application.support.bytes_in_work import FREE_BYTES, BytesInWork, HeldBytes
 from antiphon.application.support.garbage import without_collections
-from antiphon.application.support.threads import run_in_thread
+from antiphon.application.support.threads import WALK_BYTES, run_in_thread
 from antiphon.domain.access.redaction import without_secrets_and_files
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.domain.requests.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.requests.json_structure import count_values, structure_of
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.entrypoints.http.api.requests import HttpRequest, header, tenant_of
-from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, HeldBytes, IncomingBytes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,13 +36,13 @@ _OPENING = b"[{"
 class BodyLimits(Struct, frozen=True, kw_only=True):
     """Limits of a JSON body. `max_nodes` counts values; each takes some hundred bytes of memory.
 
-    `incoming` counts the bytes of all bodies that are not decoded yet.
+    `bytes_in_work` counts the bytes of all bodies that are in work.
     """
 
     max_bytes: int = 32 * 1024 * 1024
     max_depth: int = 64
     max_nodes: int = 200_000
-    incoming: IncomingBytes = msgspec.field(default_factory=IncomingBytes)
+    bytes_in_work: BytesInWork = msgspec.field(default_factory=BytesInWork)
 
 
 def hold_body(request: HttpRequest, limits: BodyLimits) -> AbstractContextManager[HeldBytes | None]:
@@ -50,7 +50,7 @@ def hold_body(request: HttpRequest, limits: BodyLimits) -> AbstractContextManage
     length = header(request, b"content-length")
     if length.isdecimal() and int(length) <= FREE_BYTES:
         return nullcontext()
-    return limits.incoming.hold(tenant_of(request))
+    return limits.bytes_in_work.hold(tenant_of(request), "requests")
 
 
 async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes | None) -> bytes:
@@ -60,9 +60,10 @@ async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes
     ServerOverloaded.
     """
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
-    if kind not in ("", "application/json") and not kind.endswith("+json"):
+    if kind != "application/json" and not kind.endswith("+json"):
+        given = f"as {kind[:100]!r}" if kind else "without a type"
         raise UnsupportedMediaType(
-            f"Send the request as 'application/json', not as {kind[:100]!r}."
+            f"Send the request with the header 'Content-Type: application/json', not {given}."
         )
     body = await _receive_body(request, limits.max_bytes, held)
     if len(body) < SHORT_BODY_BYTES:
@@ -74,7 +75,7 @@ async def receive_body(request: HttpRequest, limits: BodyLimits, held: HeldBytes
 
 @asynccontextmanager
 async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterator[bytes]:
-    """Yield a body of any kind. Its bytes count as incoming until the block ends.
+    """Yield a body of any kind. Its bytes are in work until the block ends.
 
     Raises: RequestError, BodyTooLarge, ConcurrencyLimitExceeded, ServerOverloaded.
     """
@@ -85,11 +86,11 @@ async def receive_bytes(request: HttpRequest, limits: BodyLimits) -> AsyncIterat
 async def decode_in_thread(
     body: bytes, decode: Callable[Concatenate[bytes, P], T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Return `decode(body, *args)`; run it in a thread if the body is long."""
+    """Return `decode(body, *args)`; run it in a thread if the body is long, or has many objects."""
     if len(body) < SHORT_BODY_BYTES:
         return decode(body, *args, **kwargs)
     work = partial(without_collections, decode, body, *args, **kwargs)
-    return await run_in_thread(len(body), work)
+    return await run_in_thread(len(body) + WALK_BYTES * body.count(b"{"), work)
 
 
 def decode_body(
@@ -97,12 +98,9 @@ def decode_body(
 ) -> DecodedRequest[CreateResponse]:
     """Decode a request to create a response. `envelope` names fields that the transport adds.
 
-    Raises: RequestError, also for an unknown field if `strict`.
+    Raises: RequestError, also for an unknown key if `strict`.
     """
-    decoded = decode_request(body)
-    if envelope:
-        unknown = tuple(name for name in decoded.unknown if name not in envelope)
-        decoded = DecodedRequest(request=decoded.request, unknown=unknown)
+    decoded = decode_request(body, envelope=envelope)
     if strict:
         reject_unknown_fields(decoded)
     return decoded
@@ -114,7 +112,7 @@ def redact_body(body: bytes) -> str:
 
 
 def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:
-    """Raises: RequestError for the first field that the API does not have."""
+    """Raises: RequestError for the first key that the API does not have."""
     for name in decoded.unknown:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
 

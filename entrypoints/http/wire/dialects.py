@@ -18,7 +18,12 @@ from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
 from antiphon.domain.responses.response import Response
-from antiphon.entrypoints.http.api.requests import Connection, HttpRequest, header
+from antiphon.entrypoints.http.api.requests import (
+    Connection,
+    HttpRequest,
+    header,
+    speaks_messages,
+)
 
 HEADER = "x-antiphon-dialect"
 DIALECT_HEADER = HEADER.encode()
@@ -29,20 +34,32 @@ class Dialect(Struct, frozen=True, kw_only=True):
     """The names and shapes of one specification.
 
     `renamed` maps OpenAI's event names to others. `error_types` are keyed by HTTP status, with 0
-    for any other below 500. `nests_errors`: an `error` event contains its error as an object.
-    `has_statuses`: every item has a status. `done` follows the last event.
+    for any other below 500 and 500 for any other. `statuses` are sent in place of others.
+    `nests_errors`: an `error` event contains its error as an object. `tags_errors`: an error is an
+    object with a type and the id of its request. `has_statuses`: every item has a status. `done`
+    follows the last event. `keepalive_event` is the sign of life for clients that need events,
+    b"" if comments are all there is. `always_events`: all clients need events.
     """
 
     name: str
     renamed: Mapping[str, str] = {}
     error_types: Mapping[int, str]
+    statuses: Mapping[int, int] = {}
     nests_errors: bool = False
+    tags_errors: bool = False
     has_statuses: bool = False
     done: bytes = b""
+    keepalive_event: bytes = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
+    always_events: bool = False
+
+    def status(self, status: int) -> int:
+        """Return the HTTP status that is sent for this one."""
+        return self.statuses.get(status, status)
 
     def error_type(self, status: int) -> str:
         if status >= 500:
-            return self.error_types.get(status, "server_error")
+            default = self.error_types.get(500, "server_error")
+            return self.error_types.get(status, default)
         return self.error_types.get(status, self.error_types[0])
 
     def event_name(self, name: str) -> str:
@@ -111,11 +128,46 @@ OPEN_RESPONSES = Dialect(
     has_statuses=True,
     done=b"data: [DONE]\n\n",
 )
+CHAT = Dialect(
+    name="chat",
+    error_types=OPENAI.error_types,
+    done=b"data: [DONE]\n\n",
+    keepalive_event=b"",  # its clients would read one as a chunk
+)
+"""Not of a specification of responses: that of the doors for Chat Completions and Completions."""
+
+MESSAGES = Dialect(
+    name="messages",
+    error_types={
+        0: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        500: "api_error",
+        503: "overloaded_error",
+        529: "overloaded_error",
+    },
+    statuses={503: 529},
+    tags_errors=True,
+    keepalive_event=b'event: ping\ndata: {"type":"ping"}\n\n',
+    always_events=True,
+)
+"""That of the door for Messages."""
+
+DOORS: Mapping[str, Dialect] = {"/v1/chat/completions": CHAT, "/v1/completions": CHAT}
+"""The dialects of paths that have one of their own, whatever the settings say."""
+
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (OPENAI, OPEN_RESPONSES)}
 
 
 def dialect_or_default(default: Dialect, request: Connection) -> Dialect:
-    """Return the dialect that the request's header names, or the default."""
+    """Return the dialect of the request's door, or that its header names, or the default."""
+    if (door := DOORS.get(request.scope["path"])) is not None:
+        return door
+    if speaks_messages(request.scope):
+        return MESSAGES
     return DIALECTS.get(header(request, HEADER.encode()), default)
 
 

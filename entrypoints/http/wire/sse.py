@@ -1,4 +1,4 @@
-"""Server-sent events (docs/reference/events.md#framing), and comments in silent streams."""
+"""Server-sent events (docs/reference/events.md#framing), and signs of life in silent streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -17,7 +17,10 @@ from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.response import Response
 from antiphon.entrypoints.http.wire.dialects import DIALECTS, OPENAI, Dialect
 
-KEEPALIVE = b": keepalive\n\n"
+S = TypeVar("S", bound="SilentStream")
+
+KEEPALIVE = b": keepalive\n"
+"""Without an empty line after it, which some decoders read as an event without data."""
 PADDED_TO = 64
 """Bytes. With obfuscation, the length of a delta's JSON is a multiple of this."""
 PADDING_KEY_BYTES = len(',"obfuscation":""')
@@ -34,7 +37,23 @@ _encode = msgspec.json.Encoder().encode
 _DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
 
 
-class ClientEncoder:
+class EventEncoder(Protocol):
+    """Writes the events of one response as the frames of a client, or its end as one object."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def frames(self, events: Sequence[Event]) -> bytes:
+        """Return the frames of all events, joined, to be sent together."""
+
+    def last_frame(self) -> bytes:
+        """Return the frame after the last event, b"" if there is none."""
+
+    def encode_response(self, value: Any) -> bytes:
+        """Return a response, or the object that replaces it, as JSON."""
+
+
+class ClientEncoder(EventEncoder):
     """The encoder for one client: its dialect, and the fields that it sees.
 
     If `view` is None, the client sees all fields. `obfuscates` hides the lengths of deltas
@@ -48,12 +67,16 @@ class ClientEncoder:
         view: IncludeFilter | None = None,
         obfuscates: bool = False,
     ) -> None:
-        self.dialect = dialect
+        self._dialect = dialect
         self.encode: Callable[[Any], bytes] = (
             self._encode_padded if obfuscates else _ENCODERS[dialect.name]
         )
         self._view = view
         self._prefixes = _PREFIXES[dialect.name]
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._dialect
 
     @classmethod
     def of(cls, request: CreateResponse, dialect: Dialect) -> ClientEncoder:
@@ -74,6 +97,9 @@ class ClientEncoder:
         visible = events if self._view is None else self._view.events(events)
         return b"".join([prefixes[type(event)] + encode(event) + b"\n\n" for event in visible])
 
+    def last_frame(self) -> bytes:
+        return self._dialect.done
+
     def visible(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return the events with the fields that the client sees."""
         return events if self._view is None else self._view.events(events)
@@ -85,20 +111,30 @@ class ClientEncoder:
         return self.encode(value)
 
     def _encode_padded(self, value: Any) -> bytes:
-        body = self.dialect.encode(value)
+        body = self._dialect.encode(value)
         if type(value) not in _DELTAS:
             return body
         padding = secrets.token_hex(PADDED_TO // 2)[: -(len(body) + PADDING_KEY_BYTES) % PADDED_TO]
-        return _encode({**self.dialect.fields_of(value), "obfuscation": padding})
+        return _encode({**self._dialect.fields_of(value), "obfuscation": padding})
 
 
-class StreamActivity:
-    """Whether a stream has sent anything since the last check."""
+class SilentStream(Protocol):
+    """A stream that may be silent for a while; `silent` is false after something was sent."""
 
-    __slots__ = ("_lock", "_send", "silent")
+    silent: bool
 
-    def __init__(self, send: Any) -> None:
+    async def send_keepalive(self) -> None:
+        """Send a sign of life."""
+
+
+class StreamActivity(SilentStream):
+    """Whether a stream of server-sent events has sent anything since the last check."""
+
+    __slots__ = ("_lock", "_send", "_sign", "silent")
+
+    def __init__(self, send: Any, *, sign: bytes = KEEPALIVE) -> None:
         self._send = send
+        self._sign = sign
         self._lock = asyncio.Lock()
         """Held while nothing else may be sent: the rest of a frame follows."""
         self.silent = False
@@ -113,55 +149,78 @@ class StreamActivity:
                 await self._write(frames[start : start + portion_bytes])
                 await asyncio.sleep(0)
 
-    async def send_comment(self) -> None:
+    async def send_keepalive(self) -> None:
         if not self._lock.locked():  # otherwise the stream is not silent
             async with self._lock:
-                await self._write(KEEPALIVE)
+                await self._write(self._sign)
 
     async def _write(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
+KeepAliveStyle = Literal["auto", "comment", "event"]
+"""A comment, which all clients skip, or an event, which a client may count as a sign of life. With
+`auto`, those clients get an event that are known to need it."""
+
+NEED_EVENTS = (b"codex",)
+"""How the user agents of these clients begin. Codex ends a turn after five minutes without an
+event; it counts neither comments nor pings."""
+
+
 class KeepAlive:
-    """Sends a comment to each stream that has been silent since the last check.
+    """Sends a sign of life to each stream that has been silent since the last check.
 
     One task does it for all streams of the process. It checks every half `interval_s`. If
     `interval_s` is 0, it sends none.
     """
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, style: KeepAliveStyle = "auto") -> None:
         self._interval_s = interval_s
-        self._activities: set[StreamActivity] = set()
+        self._style = style
+        self._streams: set[SilentStream] = set()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """The number of open streams."""
-        return len(self._activities)
+        return len(self._streams)
+
+    def sign_for(self, scope: Any, dialect: Dialect = OPENAI) -> bytes:
+        """Return the sign of life for the client of this connection."""
+        is_event = bool(dialect.keepalive_event) and self.is_event_for(scope, dialect)
+        return dialect.keepalive_event if is_event else KEEPALIVE
+
+    def is_event_for(self, scope: Any, dialect: Dialect = OPENAI) -> bool:
+        """Return whether the client of this connection gets an event, not a comment."""
+        if dialect.always_events and self._style == "auto":
+            return True
+        if self._style != "auto":
+            return self._style == "event"
+        agents = (value for name, value in scope.get("headers", ()) if name == b"user-agent")
+        return any(agent.lower().startswith(NEED_EVENTS) for agent in agents)
 
     @contextmanager
-    def watch(self, send: Any) -> Iterator[StreamActivity]:
-        activity = StreamActivity(send)
-        self._activities.add(activity)
+    def watch(self, stream: S) -> Iterator[S]:
+        self._streams.add(stream)
         if self._interval_s and self._task is None:
             self._task = start_shared_task(self._check_streams())
         try:
-            yield activity
+            yield stream
         finally:
-            self._activities.discard(activity)
+            self._streams.discard(stream)
 
     async def _check_streams(self) -> None:
         # It ends when no stream is left, so nothing has to stop it.
-        while self._activities:
+        while self._streams:
             await asyncio.sleep(self._interval_s / 2)
-            silent = [activity for activity in self._activities if activity.silent]
-            await asyncio.gather(*(self._send_comment(activity) for activity in silent))
-            for activity in self._activities:
-                activity.silent = True
+            silent = [stream for stream in self._streams if stream.silent]
+            await asyncio.gather(*(self._send_keepalive(stream) for stream in silent))
+            for stream in self._streams:
+                stream.silent = True
         self._task = None
 
-    async def _send_comment(self, activity: StreamActivity) -> None:
-        # A client that does not read must not delay the comments for others.
+    async def _send_keepalive(self, stream: SilentStream) -> None:
+        # A client that does not read must not delay the signs of life of others.
         try:
-            await asyncio.wait_for(activity.send_comment(), timeout=self._interval_s)
+            await asyncio.wait_for(stream.send_keepalive(), timeout=self._interval_s)
         except TimeoutError:
-            self._activities.discard(activity)
+            self._streams.discard(stream)

@@ -39,7 +39,8 @@ class Certificate:
         try:
             self.context = self._load()
         except OSError as exc:
-            raise SettingsError(f"{self._describe()} cannot be used: {exc}") from None
+            reason = self._reason_of(exc)
+            raise SettingsError(f"{self._describe()} cannot be used: {reason}.") from None
 
     async def watch_forever(self, interval_s: float = CHECK_INTERVAL_S) -> None:
         """Read the files again whenever they change, until cancelled."""
@@ -61,7 +62,8 @@ class Certificate:
         if problem is None:
             logger.info("read the certificate again")
         else:
-            logger.error("%s cannot be used, the old pair stays: %s", self._describe(), problem)
+            reason = self._reason_of(problem)
+            logger.error("%s cannot be used, the old pair stays: %s", self._describe(), reason)
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -70,6 +72,19 @@ class Certificate:
         # An encrypted key would ask for its password at the terminal.
         context.load_cert_chain(*self._files, password="")
         return context
+
+    def _reason_of(self, error: OSError) -> str:
+        missing = next((file for file in self._files if not file.exists()), None)
+        if missing is not None:
+            return f"there is no file {str(missing)!r}"
+        if not isinstance(error, ssl.SSLError):
+            return str(error.strerror or error)
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the key is that of another certificate"
+        return (
+            "one of them is not in PEM format, with lines like '-----BEGIN CERTIFICATE-----', or "
+            f"the key is encrypted ({error.reason or 'unreadable'})"
+        )
 
     def _describe(self) -> str:
         return f"The certificate {str(self._files[0])!r} with the key {str(self._files[1])!r}"

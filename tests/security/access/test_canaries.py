@@ -146,7 +146,8 @@ def use(server: Any, key: str, site: Any) -> None:
                     pass
         for broken in ({"input": 5}, {"tools": [{"type": "function", "name": say["prompt"] * 9}]}):
             client.post("/responses", json={"model": MODELS[0], "input": say["prompt"], **broken})
-        client.post("/responses", content=b'{"input": "' + say["prompt"].encode())
+        torn = b'{"input": "' + say["prompt"].encode()
+        client.post("/responses", content=torn, headers={"content-type": "application/json"})
 
 
 def bodies(model: str, site: Any, file: str, conversation: str) -> list[dict[str, Any]]:

@@ -77,6 +77,8 @@ def make_objects(http: httpx.Client) -> Ids:
         return str(http.get(path).json()["data"][0]["id"])
 
     response = create("/v1/responses", json={"model": MODEL, "input": "hi"})["id"]
+    said = {"role": "user", "content": "hi"}
+    chat = {"model": MODEL, "messages": [said], "store": True}
     conversation = create("/v1/conversations", json={"items": [SAID]})["id"]
     file = create("/v1/files", data=FORM, files={"file": ("a.txt", b"ours")})["id"]
     store = create("/v1/vector_stores", json={})["id"]
@@ -86,6 +88,7 @@ def make_objects(http: httpx.Client) -> Ids:
         "/v1/responses/{response_id}/input_items/{item_id}": first(
             f"/v1/responses/{response}/input_items"
         ),
+        "/v1/chat/completions/{completion_id}": create("/v1/chat/completions", json=chat)["id"],
         "/v1/conversations/{conversation_id}": conversation,
         "/v1/conversations/{conversation_id}/items/{item_id}": first(
             f"/v1/conversations/{conversation}/items"

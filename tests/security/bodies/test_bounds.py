@@ -16,10 +16,29 @@ from msgspec import inspect as mi
 
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.requests import request as r
+from antiphon.domain.requests.decisions import NewDecision
 from antiphon.domain.requests.decoding import Head
 from antiphon.domain.retrieval import vector_stores as v
+from antiphon.domain.retrieval.embeddings import NewEmbeddings
 from antiphon.domain.tools import TOOL_TYPES
 from antiphon.entrypoints.http.api import shapes
+from antiphon.entrypoints.http.doors.chat.request import (
+    ChatCustomTool,
+    ChatFunctionTool,
+    ChatMessage,
+    ChatRequest,
+)
+from antiphon.entrypoints.http.doors.completions.request import CompletionRequest
+from antiphon.entrypoints.http.doors.messages.request import (
+    CodeTool,
+    CountedMessages,
+    McpToolset,
+    MessagesRequest,
+    MessagesTool,
+    SearchTool,
+    SentMessage,
+    TypedMessagesTool,
+)
 from antiphon.entrypoints.http.pages import openapi
 from antiphon.entrypoints.http.websocket.endpoint import MessageHead
 
@@ -27,13 +46,21 @@ Json = dict[str, Any]
 
 ANSWERS = frozenset(
     {
+        "AnswerMessage",
         "Bundle",
+        "ChatCompletion",
+        "ChatCompletionList",
         "CodexCatalog",
         "CompactedWindow",
         "Conversation",
+        "CountedTokens",
+        "Decision",
         "FileBatch",
+        "MessagesModel",
+        "MessagesModelList",
         "Response",
         "StoreFile",
+        "TextCompletion",
         "VectorStore",
     }
 )
@@ -49,9 +76,24 @@ BODIES: list[type[Struct]] = [
     v.NewVectorStore,
     v.VectorStoreChanges,
     v.SearchRequest,
+    NewDecision,
+    NewEmbeddings,
     v.NewStoreFile,
     v.NewAttributes,
     v.NewFileBatch,
+    CompletionRequest,
+    ChatRequest,
+    ChatMessage,
+    ChatFunctionTool,
+    ChatCustomTool,
+    MessagesRequest,
+    CountedMessages,
+    SentMessage,
+    MessagesTool,
+    TypedMessagesTool,
+    SearchTool,
+    CodeTool,
+    McpToolset,
     Head,
     MessageHead,
     *ITEM_TYPES.values(),
@@ -171,7 +213,7 @@ def test_a_parameter_beyond_its_bound_is_refused(server: Any, method: str, path:
         ("input", [{}] * 10_001, "input", "array_above_max_length"),
         ("tools", [{}] * 10_001, "tools", "array_above_max_length"),
         ("logit_bias", {str(n): 1 for n in range(10_001)}, "logit_bias", None),
-        ("logit_bias", {"1": 1001}, "logit_bias", "decimal_above_max_value"),
+        ("logit_bias", {"1": 1001}, "logit_bias.1", "decimal_above_max_value"),
         ("repetition_penalty", 1001, "repetition_penalty", "decimal_above_max_value"),
         (
             "tools",

@@ -213,6 +213,6 @@ def test_nothing_but_a_public_page_is_answered_without_a_key(
 
 def test_the_right_key_opens_the_same_door(door: Door) -> None:
     """Otherwise the test above would prove nothing."""
-    request = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    request = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     request += b"authorization: Bearer %b\r\n\r\n" % door.key
     assert door.send(request).startswith(b"HTTP/1.1 200")

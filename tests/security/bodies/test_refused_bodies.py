@@ -37,7 +37,11 @@ def server(tmp_path: Path) -> Iterator[ProbedServer]:
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_refused_body_leaves_no_memory(server: ProbedServer, kind: str) -> None:
-    with httpx.Client(base_url=server.url, timeout=LIMIT_S) as client, server.watch() as seen:
+    headers = {"content-type": "application/json"}
+    with (
+        httpx.Client(base_url=server.url, headers=headers, timeout=LIMIT_S) as client,
+        server.watch() as seen,
+    ):
         for _ in range(ROUNDS):
             assert client.post("/v1/responses", content=BODIES[kind]).status_code == 400
     assert seen.peak_growth_bytes < 10 * LENGTH

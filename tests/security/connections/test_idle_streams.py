@@ -51,7 +51,8 @@ def test_readers_that_do_not_read_cost_the_others_nothing(tmp_path: Path) -> Non
         with server.watch() as attack:
             for _ in range(READERS):
                 reader = stack.enter_context(connect(server, receive_buffer=4096))
-                reader.sendall(f"GET {path}?stream=true HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+                line = f"GET {path}?stream=true HTTP/1.1\r\n"
+                reader.sendall(f"{line}host: localhost\r\n\r\n".encode())
             _longest_gap(server)  # until the readers have filled their buffers
             disturbed = _longest_gap(server)
             kernel_bytes = _unsent_bytes(server)

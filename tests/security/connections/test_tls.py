@@ -106,7 +106,7 @@ def test_a_reader_that_does_not_read_is_disconnected(serve: Any, pair: tuple[Pat
 
 def test_plain_http_ends_quickly(secure: Any, caplog: pytest.LogCaptureFixture) -> None:
     with connect(secure) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
         read_until_closed(connection)
     wait_until(lambda: len(secure.app.transport.connections) == 0)
     records = [r for r in caplog.records if r.name != "antiphon.loop"]
@@ -175,7 +175,10 @@ def test_a_request_may_arrive_with_the_end_of_the_handshake(secure: Any) -> None
                 assert received
                 incoming.write(received)
         body = json.dumps({"model": "scripted-chat", "input": "hi"}).encode()
-        head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: "
+        head = (
+            b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: "
+        )
         client.write(head + b"%d\r\n\r\n" % len(body) + body)
         connection.sendall(outgoing.read())
         incoming.write(read_until_closed(connection))

@@ -28,7 +28,8 @@ from tests.security.support.raw_clients import (
 
 CREATE = json.dumps({**HANGING, "type": "response.create"}).encode()
 FORM = (
-    b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=b\r\n"
+    b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: multipart/form-data; boundary=b\r\n"
     b"content-length: 100000\r\n\r\n--b\r\n"
     b'content-disposition: form-data; name="file"; filename="a"\r\n\r\nabc'
 )
@@ -91,7 +92,7 @@ def test_a_reset_is_no_error_of_the_server(quiet: Any, sent: bytes) -> None:
 
 def test_too_many_requests_before_an_answer_are_refused(server: Any) -> None:
     with connect(server) as connection:
-        connection.sendall(post(HANGING) + b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
+        connection.sendall(post(HANGING) + b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1000)
         assert b"HTTP/1.1 400" in read_until_closed(connection)
 
 

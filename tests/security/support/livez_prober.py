@@ -37,7 +37,7 @@ class Prober:
             answer = b"HTTP"
             while answer:
                 sent_at = time.monotonic()
-                connection.sendall(b"GET /livez HTTP/1.1\r\nhost: probe\r\n\r\n")
+                connection.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 answer = _read_answer(connection)
                 self._record(time.monotonic() - sent_at)
                 time.sleep(PAUSE_S)

@@ -27,7 +27,8 @@ async def send(port: int, body: Mapping[str, Any], *, key: str = "", sent_at: fl
     sent_at = sent_at or time.perf_counter()
     content = json.dumps(body).encode()
     head = (
-        f"POST /v1/responses HTTP/1.1\r\nhost: load\r\nconnection: close\r\n"
+        f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        "content-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ncontent-length: {len(content)}\r\n\r\n"
     )
     async with asyncio.timeout(LONGEST_S):

@@ -17,6 +17,17 @@ from msgspec import inspect as mi
 
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.tools import TOOL_TYPES
+from antiphon.entrypoints.http.doors.chat.request import (
+    ChatCustomTool,
+    ChatFunctionTool,
+    ChatMessage,
+)
+from antiphon.entrypoints.http.doors.messages.request import (
+    McpToolset,
+    MessagesTool,
+    SentMessage,
+    TypedMessagesTool,
+)
 
 Json = Any
 
@@ -34,7 +45,15 @@ PIECES = (b"\xff", b"\x00", b'"', b"{", b"]", b",", b"\\ud800", b"1e999", b"NaN"
 RAW_FIELDS: Mapping[str, Mapping[str, type[Struct]]] = {
     "input": ITEM_TYPES,
     "items": ITEM_TYPES,
-    "tools": TOOL_TYPES,
+    "messages": {"message": ChatMessage, "of messages": SentMessage},
+    "tools": {
+        **TOOL_TYPES,
+        "of chat": ChatFunctionTool,
+        "custom of chat": ChatCustomTool,
+        "of messages": MessagesTool,
+        "custom of messages": TypedMessagesTool,
+        "toolset of messages": McpToolset,
+    },
 }
 """Fields whose entries are raw JSON for the first decoder, and what they are for the second."""
 

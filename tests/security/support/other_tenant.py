@@ -23,12 +23,14 @@ import httpx
 import msgspec
 from msgspec import Struct
 from tests.security.support.server_probe import BUSY_FACTOR, MAX_FREEZE_S, ProbedServer
+from tests.support.machine_speed import slowness
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 
 TRIES = 15
+ATTEMPTS = 3
 LIMIT_S = 300.0
 MAX_WAIT_S = 0.1
 """How long a short request may take beside any attack."""
@@ -57,6 +59,8 @@ class Waits(Struct, frozen=True):
     freeze_s: float
     answers: Mapping[str, int]
     """How many answers of each status the attacker got."""
+    slowness: float
+    """How many times longer the machine takes than a usual one."""
 
     def check(self, name: str) -> None:
         usual, attacked = statistics.median(self.usual), statistics.median(self.attacked)
@@ -66,8 +70,21 @@ class Waits(Struct, frozen=True):
             f"freeze {self.idle_s * 1000:.0f} -> {self.freeze_s * 1000:.0f} ms; "
             f"answers {self.answers}"
         )
-        assert attacked <= max(MAX_WAIT_S, BUSY_FACTOR * usual)
-        assert self.freeze_s <= max(MAX_FREEZE_S, BUSY_FACTOR * self.idle_s)
+        assert attacked <= self._limit_s
+        assert self.freeze_s <= self._max_freeze_s
+
+    @property
+    def is_within(self) -> bool:
+        is_soon = statistics.median(self.attacked) <= self._limit_s
+        return is_soon and self.freeze_s <= self._max_freeze_s
+
+    @property
+    def _limit_s(self) -> float:
+        return max(MAX_WAIT_S * self.slowness, BUSY_FACTOR * statistics.median(self.usual))
+
+    @property
+    def _max_freeze_s(self) -> float:
+        return max(MAX_FREEZE_S * self.slowness, BUSY_FACTOR * self.idle_s)
 
 
 def make_keys(
@@ -106,15 +123,31 @@ def compare(
 ) -> Waits:
     """Measure how long the work takes, alone and during the attack.
 
-    It is done several times: one time after the other, or with pauses of about `pause_s`.
+    It is done several times: one time after the other, or with pauses of about `pause_s`. Where it
+    waited for too long, again: what else uses the machine does not come back each time.
     """
     work()  # what is done once
+    for _ in range(ATTEMPTS):
+        waits = _compare(server, folder, work, attacks, full_load_s, pause_s)
+        if waits.is_within:
+            break
+    return waits
+
+
+def _compare(
+    server: ProbedServer,
+    folder: Path,
+    work: Callable[[], Any],
+    attacks: Sequence[Attack],
+    full_load_s: float,
+    pause_s: float,
+) -> Waits:
     with _attacker(server, folder, attacks) as attacker:
         _wait_until_calm(server)
         server.read_wait()
         time.sleep(CALM_S)
         usual = _waits(work, pause_s)
-        idle_s = server.read_wait()
+        idle_s, slow = server.read_wait(), slowness()
         _tell(attacker)
         time.sleep(full_load_s)
         attacked = _waits(work, pause_s)
@@ -122,7 +155,7 @@ def compare(
         _tell(attacker)
         assert attacker.stdout is not None
         answers = json.loads(attacker.stdout.readline())
-    return Waits(usual, attacked, idle_s, freeze_s, answers)
+    return Waits(usual, attacked, idle_s, freeze_s, answers, slow)
 
 
 @contextmanager

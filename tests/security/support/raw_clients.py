@@ -7,9 +7,10 @@ import socket
 import struct
 from typing import Any
 
-HEAD = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+    b"connection: Upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 TEXT, PING, PONG = 0x1, 0x9, 0xA
@@ -75,16 +76,17 @@ def read_until_closed(connection: socket.socket) -> bytes:
 
 
 def read_answer(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Return the head and the body of an answer with a length."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        part = connection.recv(65536)
-        assert part, received
-        received += part
-    head, _, body = received.partition(b"\r\n\r\n")
+    """Return the head and the body of an answer with a length; the next one stays unread."""
+    head = body = b""
+    while not head.endswith(b"\r\n\r\n"):
+        part = connection.recv(1)
+        assert part, head
+        head += part
     length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
     while len(body) < length:
-        body += connection.recv(65536)
+        part = connection.recv(length - len(body))
+        assert part, body
+        body += part
     return head, body
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 import msgspec
 from tests.faults.support.replicas import Replica
+from tests.support.machine_speed import slowness
 
 MAX_FREEZE_S = 0.05
 """The longest wait for `/livez` that an attack may cause, on an idle machine."""
@@ -50,16 +51,23 @@ class Observation(msgspec.Struct):
     peak_growth_bytes: int = 0
     """How much more it had at its peak; 0 if the peak was before the attack."""
 
+    slowness: float = 1.0
+    """How many times longer the machine takes than a usual one."""
+
+    def limit(self, seconds: float) -> float:
+        """Return the wait to accept for one that is so long on a usual machine at rest."""
+        return max(seconds * self.slowness, BUSY_FACTOR * self.idle_s)
+
     @property
     def max_freeze_s(self) -> float:
-        """The longest wait to accept: more on a machine that is busy with other work."""
-        return max(MAX_FREEZE_S, BUSY_FACTOR * self.idle_s)
+        """The longest wait for `/livez` to accept."""
+        return self.limit(MAX_FREEZE_S)
 
     def __str__(self) -> str:
         grown, peak = (size / 2**20 for size in (self.growth_bytes, self.peak_growth_bytes))
         return (
-            f"freeze {self.freeze_s * 1000:.0f} ms (idle {self.idle_s * 1000:.0f} ms), "
-            f"memory {grown:+.1f} MB, at the peak {peak:+.1f} MB"
+            f"freeze {self.freeze_s * 1000:.0f} ms (idle {self.idle_s * 1000:.0f} ms, machine "
+            f"{self.slowness:.1f} times slower), memory {grown:+.1f} MB, at the peak {peak:+.1f} MB"
         )
 
 
@@ -83,22 +91,23 @@ class ProbedServer:
         return self.replica.output.read_text(encoding="utf-8", errors="replace")
 
     @contextmanager
-    def watch(self) -> Iterator[Observation]:
+    def watch(self, *, give_back_s: float = GIVE_BACK_S) -> Iterator[Observation]:
+        """Observe the server in this block, then wait so long for it to give memory back."""
         seen = Observation()
         self.read_wait()
         time.sleep(CALM_S)  # to see what a wait costs when nothing happens
-        seen.idle_s = self.read_wait()
+        seen.idle_s, seen.slowness = self.read_wait(), slowness()
         before, peak_before = self._memory("VmRSS"), self._memory("VmHWM")
         yield seen
         seen.freeze_s = self.read_wait()
-        seen.growth_bytes = self._growth_since(before)
+        seen.growth_bytes = self._growth_since(before, give_back_s)
         peak = self._memory("VmHWM")
         seen.peak_growth_bytes = peak - before if peak > peak_before else 0
         print(f"\n{seen}")
 
-    def _growth_since(self, before: int) -> int:
+    def _growth_since(self, before: int, give_back_s: float) -> int:
         """Return the growth that stays: the server gives free memory back every few seconds."""
-        deadline = time.monotonic() + GIVE_BACK_S
+        deadline = time.monotonic() + give_back_s
         while True:
             growth = self._memory("VmRSS") - before
             if growth < MAX_GROWTH_BYTES / 2 or time.monotonic() > deadline:

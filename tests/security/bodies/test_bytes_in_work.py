@@ -1,4 +1,4 @@
-"""The bytes of all unfinished requests are bounded, not only those of each."""
+"""The bytes of all requests in work are bounded, not only those of each."""
 
 from __future__ import annotations
 
@@ -23,18 +23,15 @@ from tests.security.support.raw_clients import (
 )
 from tests.security.support.server_probe import MAX_GROWTH_BYTES, probe_server
 
-from antiphon.domain.errors import ConcurrencyLimitExceeded, ServerOverloaded
-from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, IncomingBytes
-
 BODIES = int(os.environ.get("ANTIPHON_TEST_UNFINISHED_BODIES", "60"))
 BODY_BYTES = 30_000_000
 SPACES = b" " * 300_000
-LARGE = {"max_incoming_bytes": 1_000_000}
+LARGE = {"max_work_bytes": 1_000_000}
 """Each tenant may use half of it, which is less than twice `SPACES`."""
 
 
 def incoming(server: Any) -> int:
-    total: int = server.app.transport.incoming.total
+    total: int = server.app.bytes_in_work.total
     return total
 
 
@@ -81,32 +78,10 @@ def test_bodies_that_were_decoded_do_not_count(serve: Any) -> None:
         assert incoming(server) == 0
 
 
-def test_small_bodies_do_not_count() -> None:
-    with IncomingBytes(100).hold("t") as held:
-        held.resize(FREE_BYTES)
-    with IncomingBytes(100).hold("t") as held, pytest.raises(ConcurrencyLimitExceeded):
-        held.resize(FREE_BYTES + 1)
-
-
-def test_tenants_share_what_there_is() -> None:
-    large = FREE_BYTES + 10_000
-    all_bytes = IncomingBytes(3 * large)
-    with all_bytes.hold("a") as first, all_bytes.hold("a") as second:
-        first.resize(large)
-        with pytest.raises(ConcurrencyLimitExceeded):
-            second.resize(large)
-        with all_bytes.hold("b") as third, all_bytes.hold("c") as fourth:
-            third.resize(large)
-            fourth.resize(large)
-            with all_bytes.hold("d") as fifth, pytest.raises(ServerOverloaded):
-                fifth.resize(large)
-    assert all_bytes.total == 0
-
-
 @pytest.mark.faults
 def test_unfinished_bodies_do_not_fill_the_memory(tmp_path: Path) -> None:
     part = b" " * 1_000_000
-    options = ("--store", "memory", "--max-incoming-bytes", "100000000")
+    options = ("--store", "memory", "--max-work-bytes", "100000000")
     with probe_server(tmp_path, *options) as server:
         with server.watch() as attack, ExitStack() as stack:
             for _ in range(BODIES):
