@@ -43,7 +43,7 @@ fetch("/console/session", {
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def chromium(*arguments: str) -> Iterator[Any]:
     """Start Chromium without a window; skip the test where there is none."""
     selenium = pytest.importorskip("selenium", reason="pip install 'antiphon[browser]'")
     assert selenium
@@ -57,7 +57,8 @@ def chromium() -> Iterator[Any]:
     options.binary_location = binary
     for each in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(each)
-    options.add_argument("--force-device-scale-factor=1")
+    for each in ("--force-device-scale-factor=1", *arguments):
+        options.add_argument(each)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     started = webdriver.Chrome(options=options, service=Service(driver))
     try:
@@ -99,8 +100,12 @@ class Page:
 
     def click_text(self, text: str, css: str = "button, a, summary") -> None:
         """Click what has this text."""
-        self.wait(lambda: self._with_text(text, css), f"nothing says {text!r}")
-        element = self._with_text(text, css)
+        found: list[Any] = []
+        # What is drawn anew meanwhile is looked for again.
+        self.wait(
+            lambda: found.extend(self._with_text(text, css)) or found, f"nothing says {text!r}"
+        )
+        element = found[0]
         self.run("arguments[0].scrollIntoView({block: 'center'})", element)
         element.click()
 
@@ -171,11 +176,8 @@ class Page:
         """Wait until an element says this."""
         self.wait(lambda: text in self.text(css), f"{css} does not say {text!r}")
 
-    def _with_text(self, text: str, css: str) -> Any:
-        found = [
-            each for each in self.all(css) if each.text.strip() == text and each.is_displayed()
-        ]
-        return found[0] if found else None
+    def _with_text(self, text: str, css: str) -> list[Any]:
+        return [each for each in self.all(css) if each.text.strip() == text and each.is_displayed()]
 
     # --- what went wrong ---
 

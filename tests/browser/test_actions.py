@@ -66,10 +66,46 @@ def test_a_call_is_approved_or_denied(
     assert any(item["type"] == "mcp_call" for item in items) is (answer == "approve")
 
 
+def test_a_call_that_was_answered_cannot_be_answered_again(
+    page: Page, api: httpx.Client, tools: FakeMcpServer
+) -> None:
+    asked = script([ADD], {"say": "Done."})
+    response = create(api, model=MODEL, input=asked, tools=mcp(tools, require_approval="always"))
+    show(page, response)
+    page.wait_for("waiting for approval", ".facts")
+    page.wait_for("It waits for you to approve or deny a call.", ".ending")
+    page.click_text("Answer")
+    following = shown_id(page, response["id"])
+    show(page, response)
+    page.wait_for(following, ".approvals")
+    assert page.text(".approvals").startswith("Answered in")
+    assert "Answer" not in [each.text for each in page.all("button")]
+    assert "done" in page.text(".facts")
+
+
+def test_two_pages_that_answer_learn_of_the_first(
+    page: Page, api: httpx.Client, tools: FakeMcpServer
+) -> None:
+    asked = script([ADD], {"say": "Done."})
+    wanted = mcp(tools, require_approval="always")
+    response = create(api, model=MODEL, input=asked, tools=wanted)
+    show(page, response)
+    page.wait_for("Answer", ".approvals")
+    approval = {
+        "type": "mcp_approval_response",
+        "approval_request_id": response["output"][-1]["id"],
+        "approve": True,
+    }
+    fields = {"previous_response_id": response["id"], "tools": wanted}
+    first = create(api, model=MODEL, input=[approval], **fields)
+    page.click_text("Answer")
+    page.wait_for(f"was answered in response '{first['id']}' already", ".actions .error")
+
+
 def test_a_conversation_goes_on(page: Page, api: httpx.Client) -> None:
     response = create(api, model=MODEL, input=script({"say": "First."}, {"say": "Second."}))
     show(page, response)
-    page.click_text("Go on")
+    page.click_text("Continue")
     page.wait(lambda: page.all("#previous") and page.value("#previous") == response["id"])
     page.fill("#input", "And then?")
     page.click_text("Run")
@@ -81,7 +117,7 @@ def test_another_run_goes_on_after_any_item(
 ) -> None:
     response = agent(api, tools)
     show(page, response)
-    page.click("select[aria-label='Go on after an item'] option[value='1']")
+    page.click("select[aria-label='Continue after an item'] option[value='1']")
     page.wait(lambda: page.all("#input") and "mcp_list_tools" in page.value("#input"))
     assert "mcp_call" not in page.value("#input")
 

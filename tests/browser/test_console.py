@@ -99,7 +99,8 @@ def test_a_keyboard_alone_signs_in_reads_a_response_and_signs_out(
     visitor.wait_for("Responses", "h1")
     visitor.wait(lambda: visitor.all("tbody a"))
     visitor.wait(lambda: visitor.focus == "Responses")
-    press_until(visitor, "\ue004", lambda: visitor.focus == made["id"][:13] + "…")
+    at = "return document.activeElement.closest('tr')?.dataset.id"
+    press_until(visitor, "\ue004", lambda: visitor.run(at) == made["id"])
     visitor.press("\ue007")
     visitor.wait_for("By the keys.", "#panel")
     press_until(visitor, "\ue004", lambda: visitor.focus == "Transcript")
@@ -144,3 +145,9 @@ def test_a_phone_shows_each_view_without_scrolling_sideways(page: Page, view: st
     page.visit(view)
     page.wait(lambda: page.text("h1"))
     assert not page.is_wider_than_the_window()
+
+
+def test_the_form_for_the_key_says_where_a_key_comes_from(visitor: Page) -> None:
+    visitor.visit("responses")
+    visitor.click_text("Where do I get a key?", "summary")
+    visitor.wait_for("antiphon keys create --name NAME", ".sign-in")

@@ -130,7 +130,7 @@ def test_an_error_that_has_markup_is_text(page: Page) -> None:
     page.run("location.hash = arguments[0]", "#/responses/" + TAG.format(where="id"))
     page.wait_for("This did not work")
     page.go("responses?model=" + TAG.format(where="model"))
-    page.wait_for("No response is like this.")
+    page.wait_for("matches the filters")
     page.go("responses?status=" + TAG.format(where="status"))
     page.wait_for("'status' must be one or more of")
     assert page.problems() == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -122,7 +124,7 @@ def test_each_filter_of_the_api_filters(
     page.visit(f"responses?{filter_name}={matches.format(**known)}")
     page.wait(lambda: row(page, expected["id"]))
     page.visit(f"responses?{filter_name}={differs}")
-    page.wait_for("No response is like this.")
+    page.wait(lambda: "matches the filters" in page.text(".nothing"))
 
 
 def test_a_tool_filters(page: Page, api: httpx.Client, tools: FakeMcpServer) -> None:
@@ -213,7 +215,7 @@ def test_ten_thousand_responses_do_not_stall_the_list(crowd: Any) -> None:
             page.wait(lambda before=before: len(ids(page)) == 100 and ids(page) != before)
             seen |= set(ids(page))
         assert len(seen) == 400
-        page.click_text("Page before", "a")
+        page.click_text("Previous page", "a")
         page.wait(lambda: set(ids(page)) < seen)
         started = time.monotonic()
         page.run("window.__longest = 0")
@@ -233,3 +235,127 @@ def test_a_phone_shows_the_list_without_scrolling_sideways(page: Page, api: http
     assert not page.is_wider_than_the_window()
     page.click_text("Filters", "summary")
     assert not page.is_wider_than_the_window()
+
+
+# --- nothing to show ---
+
+
+@pytest.fixture
+def stranger(visitor: Page, serve: Any) -> Iterator[Any]:
+    """A page on a server of its own without keys: the page, the server's API, and how it ends."""
+    with ExitStack() as ends:
+        server = ends.enter_context(serve())
+        client = ends.enter_context(httpx.Client(base_url=server.api, timeout=30))
+        yield Page(visitor.driver, server.url), client, ends
+
+
+def test_a_new_server_shows_how_to_create_a_response(stranger: Any) -> None:
+    page, api, _ = stranger
+    page.visit("responses")
+    page.wait_for("There are no responses yet.", ".nothing")
+    page.wait(lambda: page.all(".nothing pre"))
+    command = page.text(".nothing pre")
+    assert f"curl {page.url}/v1/responses" in command
+    assert "matches" not in page.text(".nothing")
+    body = json.loads(command.partition("-d '")[2].rpartition("'")[0])
+    made = create(api, **body)
+    page.wait(lambda: ids(page) == [made["id"]])
+    assert not page.text(".nothing")
+    page.visit("responses")
+    page.go("playground")
+    page.wait_for("Playground", "h1")
+
+
+def test_a_filter_that_finds_nothing_says_what_was_searched(stranger: Any) -> None:
+    page, api, _ = stranger
+    page.visit("responses?model=other")
+    page.wait_for("There are no responses yet, so none matches", ".nothing")
+    for _ in range(3):
+        create(api, model="scripted-chat", input="Hello.")
+    page.wait_for("None of all 3 responses matches the filters.", ".nothing")
+    page.visit("responses?after=" + api.get("/responses?order=asc").json()["first_id"])
+    page.wait_for("There are no more responses after this page.", ".nothing")
+
+
+def test_a_search_that_is_not_at_its_end_says_so(crowd: Any) -> None:
+    with chromium() as driver:
+        page = Page(driver, crowd.url)
+        page.visit("responses?model=other")
+        said = "None of the 2,000 responses that were searched here matches"
+        page.wait_for(said, ".nothing")
+        assert "Next page" not in page.text("main")
+        for _ in range(4):
+            before = page.fragment
+            page.click_text("Search on", "a")
+            page.wait(lambda before=before: page.fragment != before)
+            page.wait_for("2,000 responses", ".nothing")
+        page.wait_for("the search has reached the end", ".nothing")
+
+
+def test_a_server_that_stops_is_not_an_empty_one(stranger: Any) -> None:
+    page, api, ends = stranger
+    made = create(api, model="scripted-chat", input="Hello.")
+    page.visit("responses")
+    page.wait(lambda: ids(page) == [made["id"]])
+    ends.close()
+    page.wait_for("The server cannot be reached. These rows are of", ".error")
+    assert ids(page) == [made["id"]]
+    assert not page.text(".nothing")
+
+
+def test_an_empty_list_is_not_shown_when_the_server_stops(stranger: Any) -> None:
+    page, _, ends = stranger
+    page.visit("responses?model=other")
+    page.wait_for("none matches", ".nothing")
+    ends.close()
+    page.wait_for("The server cannot be reached. The page asks again", ".error")
+    assert not page.text(".nothing")
+
+
+def test_back_returns_to_the_row_that_was_opened(page: Page, api: httpx.Client) -> None:
+    made = [create(api, model="scripted-chat", input="Hello.")["id"] for _ in range(30)]
+    page.visit("responses?limit=100")
+    page.wait(lambda: made[0] in ids(page))
+    page.click(f'tr[data-id="{made[0]}"] a')
+    page.wait_for(made[0], ".facts")
+    page.driver.back()
+    at = "return document.activeElement.closest('tr')?.dataset.id"
+    page.wait(lambda: page.run(at) == made[0])
+    top = "return document.activeElement.getBoundingClientRect().top"
+    assert 0 < page.run(top) < WIDE[1]
+
+
+def test_a_row_has_the_words_of_its_response(page: Page, api: httpx.Client) -> None:
+    said = script({"say": "It is 42.\nAs ever."})
+    made = create(api, model="scripted-chat", input=f"How much is it?\n{said}")
+    page.visit("responses")
+    page.wait(lambda: row(page, made["id"]))
+    words = row(page, made["id"])
+    for part in ("How much is it?", "It is 42.", "scripted-chat", "done", made["id"][:13]):
+        assert part in words
+    assert "As ever." not in words
+
+
+def test_responses_that_wait_for_an_approval_are_found(
+    page: Page, api: httpx.Client, tools: FakeMcpServer
+) -> None:
+    tool = {"type": "mcp", "server_label": "calc", "server_url": f"{tools.origin}/mcp"}
+    ask = {"model": "scripted-chat", "tools": [{**tool, "require_approval": "always"}]}
+    asked = script({"mcp": "look", "args": {}}, {"say": "Done."})
+    waiting = create(api, **ask, input=asked)
+    other = create(api, model="scripted-chat", input="Hello.")
+    page.visit("responses")
+    page.wait(lambda: "waiting for approval" in row(page, waiting["id"]))
+    page.click_text("Filters", "summary")
+    page.click("#f-status option[value=awaits_approval]")
+    page.click_text("Apply")
+    page.wait(lambda: waiting["id"] in ids(page) and other["id"] not in ids(page))
+    assert page.fragment == "#/responses?awaits_approval=true"
+    assert page.value("#f-status") == "awaits_approval"
+    approval = {
+        "type": "mcp_approval_response",
+        "approval_request_id": waiting["output"][-1]["id"],
+        "approve": True,
+    }
+    create(api, **ask, input=[approval], previous_response_id=waiting["id"])
+    page.wait(lambda: waiting["id"] not in ids(page))

@@ -12,7 +12,7 @@ from tests.http.conftest import script
 
 pytestmark = pytest.mark.browser
 
-TAB, ENTER = "\ue004", "\ue007"
+TAB, ENTER, CONTROL = "\ue004", "\ue007", "\ue009"
 TOOL = {"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}
 EVIL = "<img src=x onerror=\"window.__ran.push('img')\"><script>window.__ran.push(1)</script>"
 
@@ -75,7 +75,7 @@ def test_examples_of_tools_are_added(page: Page) -> None:
         ("tools", "[{", "tools: This is no JSON"),
         ("tools", '[{"type": "function"}]', "tools"),
         ("schema", '{"type": "json_schema"}', "text.format"),
-        ("max-output", "1", "max_output_tokens"),
+        ("max-output", "0", "max_output_tokens"),
     ],
 )
 def test_an_error_names_its_field(page: Page, field: str, text: str, said: str) -> None:
@@ -97,7 +97,7 @@ def test_a_run_is_stopped(page: Page, api: httpx.Client) -> None:
     page.wait_for("Once upon", ".output")
     made = page.text(".output .summary a")
     page.click_text("Stop")
-    page.wait_for("stopped", ".output .summary")
+    page.wait_for("cancelled", ".output .summary")
     page.wait(lambda: api.get(f"/responses/{made}").json()["status"] == "cancelled")
 
 
@@ -135,3 +135,52 @@ def test_there_is_no_barrier(page: Page, theme: str) -> None:
     assert page.barriers() == []
     page.resize(PHONE)
     assert not page.is_wider_than_the_window()
+
+
+def test_a_refused_request_waits_for_nothing(page: Page) -> None:
+    open_playground(page)
+    page.fill("#input", "hi")
+    page.fill("#tools", '[{"type": "function"}]')
+    page.click_text("Run")
+    page.wait_for("The server refused the request.", ".output")
+    assert "Waiting" not in page.text(".output")
+    assert page.text("#problem")
+
+
+def test_a_run_that_is_stopped_has_the_state_that_the_server_gave_it(
+    page: Page, api: httpx.Client
+) -> None:
+    open_playground(page)
+    page.fill("#input", script([{"say": "Once upon"}, {"hang": 600}]))
+    page.click_text("Run")
+    page.wait_for("Once upon", ".output")
+    made = page.text(".output .summary a")
+    page.click_text("Stop")
+    page.wait(lambda: page.text(".output .summary").endswith("cancelled"))
+    assert api.get(f"/responses/{made}").json()["status"] == "cancelled"
+
+
+def test_control_and_enter_run_the_request(page: Page) -> None:
+    open_playground(page)
+    page.run("document.getElementById('instructions').focus()")
+    page.fill("#input", script({"say": "By two keys."}))
+    page.press(CONTROL + ENTER)
+    page.wait_for("By two keys.", ".output")
+
+
+@pytest.mark.parametrize("size", [PHONE, (1280, 720)])
+def test_run_is_seen_without_scrolling(page: Page, size: tuple[int, int]) -> None:
+    page.resize(size)
+    open_playground(page)
+    bottom = "return document.querySelector('button.primary').getBoundingClientRect().bottom"
+    assert page.run(bottom) < size[1]
+
+
+def test_the_answer_comes_into_view_on_a_phone(page: Page) -> None:
+    page.resize(PHONE)
+    open_playground(page)
+    page.fill("#input", script({"say": "Here."}))
+    page.click_text("Run")
+    page.wait_for("Here.", ".output")
+    top = "return document.querySelector('.output').getBoundingClientRect().top"
+    page.wait(lambda: page.run(top) < PHONE[1])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import httpx
 import pytest
 from tests.browser.browser import PHONE, Page
-from tests.http.conftest import create, script, wait_until
+from tests.http.conftest import create, script, stream, wait_until
 from tests.support.fake_mcp_server import FakeMcpServer
 
 pytestmark = pytest.mark.browser
@@ -34,7 +35,7 @@ def agent(api: httpx.Client, tools: FakeMcpServer, **fields: Any) -> dict[str, A
         [{"think": "I need a sum and a look."}, ADD, LOOK], {"say": "It is 42, and it looks fine."}
     )
     body = {"model": "scripted-chat", "input": turns, "tools": mcp(tools), **fields}
-    return create(api, **body)
+    return stream(api, **body)  # followed, so that all of its times are known
 
 
 def show(page: Page, response: dict[str, Any], tab: str = "") -> None:
@@ -251,3 +252,92 @@ def test_a_phone_shows_each_part_without_scrolling_sideways(
     page.wait(lambda: page.text("#panel"))
     page.run("for (const each of document.querySelectorAll('details')) each.open = true")
     assert not page.is_wider_than_the_window()
+
+
+def test_a_long_conversation_is_folded_and_the_answer_is_in_view(
+    page: Page, api: httpx.Client
+) -> None:
+    turns = [{"say": f"Answer {number}. " + "word " * 200} for number in range(60)]
+    response = create(api, model="scripted-chat", input=script(*turns))
+    for number in range(1, 60):
+        response = create(
+            api,
+            model="scripted-chat",
+            input=f"Question {number}?",
+            previous_response_id=response["id"],
+        )
+    show(page, response)
+    page.wait_for("Question 59?", "section[aria-label=Input] .item.user")
+    page.wait_for("Answer 59.", "section[aria-label=Output] .item.assistant")
+    top = "return document.querySelector('[aria-label=Output] .item').getBoundingClientRect().top"
+    assert 0 < page.run(top) < page.run("return innerHeight")
+    assert page.run("return document.querySelectorAll('.item').length") == 2
+    page.click(".earlier summary")
+    page.wait_for("Answer 58.", ".earlier")
+    assert "Question 1?" not in page.text(".earlier")
+    for _ in range(2):
+        shown = page.run("return document.querySelectorAll('.earlier .item').length")
+        page.click_text("Items before these")
+        page.wait(
+            lambda n=shown: page.run(
+                f"return document.querySelectorAll('.earlier .item').length > {n}"
+            )
+        )
+    page.wait_for("Question 1?", ".earlier")
+    assert "Items before these" not in page.text(".earlier")
+
+
+def test_the_first_question_of_a_conversation_has_no_history(page: Page, api: httpx.Client) -> None:
+    show(page, create(api, model="scripted-chat", input="Hello."))
+    page.wait_for("Hello.", "section[aria-label=Input]")
+    assert not page.all(".earlier")
+
+
+def test_text_that_is_written_from_right_to_left_is_shown_so(page: Page, api: httpx.Client) -> None:
+    said = [{"type": "input_text", "text": "שלום עולם"}]
+    response = create(api, model="scripted-chat", input=[{"role": "user", "content": said}])
+    show(page, response)
+    page.wait(lambda: page.all(".item.user .prose"))
+    direction = "return getComputedStyle(document.querySelector('.item.user .prose')).direction"
+    assert page.run(direction) == "rtl"
+
+
+COPIED = """
+window.__copied = [];
+navigator.clipboard.writeText = async (text) => { window.__copied.push(text); };
+"""
+
+
+def test_ids_texts_and_settings_are_copied(page: Page, api: httpx.Client) -> None:
+    response = create(api, model="scripted-chat", input=script({"say": "Copy me."}))
+    show(page, response)
+    page.wait_for("Copy me.", ".item.assistant")
+    page.run(COPIED)
+    page.click("button[aria-label='Copy id']")
+    page.click(".item.assistant button[aria-label='Copy message']")
+    page.wait_for("Copied", ".item.assistant button")
+    page.click_text("Settings")
+    page.click("button[aria-label='Copy settings']")
+    page.wait(lambda: len(page.run("return window.__copied")) == 3)
+    copied = page.run("return window.__copied")
+    assert copied[:2] == [response["id"], "Copy me."]
+    assert json.loads(copied[2])["id"] == response["id"]
+
+
+def test_a_page_without_a_clipboard_copies_nevertheless(page: Page, api: httpx.Client) -> None:
+    show(page, create(api, model="scripted-chat", input="Hello."))
+    page.run("navigator.clipboard.writeText = async () => { throw new Error('not allowed'); }")
+    page.click("button[aria-label='Copy id']")
+    page.wait_for("Copied", "button[aria-label='Copy id']")
+    assert page.focus == "Copied" or page.focus == "Copy"
+
+
+def test_events_that_are_gone_are_explained(visitor: Page, serve: Any) -> None:
+    with serve(keep_events_s=0.0) as server, httpx.Client(base_url=server.api) as api:
+        response = create(api, model="scripted-chat", input="Hello.")
+        page = Page(visitor.driver, server.url)
+        show(page, response, "events")
+        page.wait_for("The events of this response are gone.", "#panel")
+        assert "keeps them for 0 s after the end" in page.text("#panel")
+        assert "--keep-events-s" in page.text("#panel")
+        assert page.problems() == []

@@ -49,3 +49,25 @@ def test_there_is_no_barrier(page: Page, theme: str) -> None:
     assert page.barriers() == []
     page.resize(PHONE)
     assert not page.is_wider_than_the_window()
+
+
+def test_use_is_shown_beside_its_limit(visitor: Page, serve: Any) -> None:
+    with serve(quota_responses=50) as server, httpx.Client(base_url=server.api) as api:
+        create(api, model=MODEL, input="hi")
+        page = Page(visitor.driver, server.url)
+        page.visit("state")
+        page.wait_for("1 of 50", "[aria-label='You']")
+        meter = "return document.querySelector('[aria-label^=\"Stored responses\"]').value"
+        assert page.run(meter) == 1
+
+
+def test_a_phone_shows_the_state_in_words_and_not_in_letters(page: Page) -> None:
+    page.resize(PHONE)
+    page.visit("state")
+    page.wait_for("Models", "main")
+    widths = page.run(
+        "return [...document.querySelectorAll('main th, main td, main dd, main dt')]"
+        ".filter((each) => each.innerText.length > 4)"
+        ".map((each) => [each.innerText, each.getBoundingClientRect().width])"
+    )
+    assert all(width > 30 for _, width in widths), widths

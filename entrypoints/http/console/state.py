@@ -19,9 +19,12 @@ from msgspec import Struct
 from antiphon import __version__
 from antiphon.application.model.describe_models import DescribeModels, ModelDescription
 from antiphon.application.ports import Store
+from antiphon.application.resources.limits import EnforceLimits
+from antiphon.application.resources.quotas import Quotas
 from antiphon.application.responses.admission import Admission
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.readiness import CheckReady, Readiness
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.access.callers import Caller
 from antiphon.entrypoints.http.api.requests import HttpRequest, caller_of
@@ -46,20 +49,32 @@ class Load(Struct, frozen=True, kw_only=True):
     open: int
     streams: int
     websockets: int
+    work_bytes: Mapping[str, int]
+    max_work_bytes: int
 
 
 CONNECTIONS = ("open", "streams", "websockets")
-RUNS = tuple(name for name in Load.__struct_fields__ if name not in CONNECTIONS)
-COUNTS = tuple(name for name in Load.__struct_fields__ if name not in ("phases", "oldest_seconds"))
+MEMORY = ("work_bytes", "max_work_bytes")
+RUNS = tuple(name for name in Load.__struct_fields__ if name not in (*CONNECTIONS, *MEMORY))
+COUNTS = tuple(
+    name
+    for name in Load.__struct_fields__
+    if name not in ("phases", "oldest_seconds", "work_bytes")
+)
 """The fields that add up."""
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
-    """The sources of the endpoint. `started_at` is in seconds since the epoch."""
+    """The sources of the endpoint. `started_at` is in seconds since the epoch; the events of a
+    finished response are kept for `keep_events_s`.
+    """
 
     owner: str
     store_kind: str
     started_at: int
+    keep_events_s: float
+    quotas: Quotas
+    limits: EnforceLimits
     store: Store
     runs: ActiveRuns
     admission: Admission
@@ -68,6 +83,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
     streams: KeepAlive
     websockets: OpenWebSockets
     connections: Connections
+    bytes_in_work: BytesInWork
     peers: Peers | None = None
 
     def __post_init__(self) -> None:
@@ -76,11 +92,12 @@ class ServerState(Struct, frozen=True, kw_only=True):
 
     async def read(self, caller: Caller) -> Mapping[str, Any]:
         """Return the state as the caller may see it. Raises: StoreError."""
-        load, readiness, models, usage, queued = await asyncio.gather(
+        load, readiness, models, usage, limits, queued = await asyncio.gather(
             self._whole_load(),
             self.check_ready(),
             self.describe_models(caller.policy),
             self.store.get_storage_usage(caller.tenant),
+            self.limits.usage(caller),
             self.store.count_waiting_runs(),
         )
         return {
@@ -88,13 +105,18 @@ class ServerState(Struct, frozen=True, kw_only=True):
             "models": [_model(model, readiness) for model in models],
             "runs": {**{name: getattr(load, name) for name in RUNS}, "queued": queued},
             "connections": {name: getattr(load, name) for name in CONNECTIONS},
+            "memory": {name: getattr(load, name) for name in MEMORY},
             "tenant": {
                 "name": caller.tenant,
                 "key": caller.key_name,
                 "responses": usage.responses,
                 "bytes": usage.bytes,
                 "waiting": usage.waiting,
-                "limits": dict(caller.policy.limits),
+                "max_responses": self.quotas.responses,
+                "max_bytes": self.quotas.bytes,
+                "limits": [
+                    {"name": each.name, "limit": each.limit, "used": each.used} for each in limits
+                ],
             },
         }
 
@@ -107,6 +129,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
             "engine": readiness.engine,
             "store": readiness.store,
             "store_kind": self.store_kind,
+            "keep_events_s": self.keep_events_s,
         }
 
     async def _whole_load(self) -> Load:
@@ -131,6 +154,8 @@ class ServerState(Struct, frozen=True, kw_only=True):
             open=len(self.connections),
             streams=len(self.streams),
             websockets=len(self.websockets),
+            work_bytes=self.bytes_in_work.by_subject,
+            max_work_bytes=self.bytes_in_work.max_bytes,
         )
 
 
@@ -138,11 +163,14 @@ def _sum(loads: Iterable[Load]) -> Load:
     """Return the load of all workers: sums, and the oldest of their runs."""
     all_loads = list(loads)
     phases: Counter[str] = Counter()
+    work_bytes: Counter[str] = Counter()
     for load in all_loads:
         phases.update(load.phases)
+        work_bytes.update(load.work_bytes)
     ages = [load.oldest_seconds for load in all_loads if load.oldest_seconds is not None]
     return Load(
         phases=phases,
+        work_bytes=work_bytes,
         oldest_seconds=max(ages, default=None),
         **{name: sum(getattr(load, name) for load in all_loads) for name in COUNTS},
     )

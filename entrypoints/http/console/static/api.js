@@ -6,6 +6,11 @@
 /** Where the server is, also behind a proxy that puts a prefix before its paths. */
 const ROOT = new URL("../..", import.meta.url);
 
+/** What the API leaves out of items unless it is asked: the outputs of tools. */
+export const OUTPUTS = [
+  "code_interpreter_call.outputs", "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+];
+
 /** The event on `document` that asks for the sign-in form. */
 export const SIGN_IN = "antiphon-sign-in";
 
@@ -47,14 +52,14 @@ export async function blob(path, signal) {
 }
 
 /**
- * Read a stream of events: POST `body`, or GET if it is null. Returns at the end of the stream.
+ * Read a stream of events: POST `body`, or GET with these parameters. Returns at its end.
  * @param {string} path
- * @param {Object|null} body
+ * @param {{body?: Object, params?: Object}} request
  * @param {(event: any) => void} onEvent gets the JSON of each event
  * @param {AbortSignal} [signal]
  */
-export async function stream(path, body, onEvent, signal) {
-  const answer = await request(body === null ? "GET" : "POST", path, { body, signal });
+export async function stream(path, { body, params }, onEvent, signal) {
+  const answer = await request(body ? "POST" : "GET", path, { body, params, signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

@@ -12,9 +12,18 @@ const PHASES = { queued: "queued", starting: "starting", thinking: "thinking", w
 
 export const RUNNING = ["queued", "in_progress"];
 
-/** Return one word. */
+/** What a completed response is called whose client has to approve a call. */
+export const WAITS = "waiting for approval";
+
+/** Return one word, or a few. */
 export function stateOf(response) {
+  if (awaitsApproval(response)) return WAITS;
   return STATES[response.status] ?? PHASES[response.metrics?.phase] ?? "running";
+}
+
+/** Return whether a call of the response is neither approved nor denied. */
+export function awaitsApproval(response) {
+  return response.status === "completed" && (response.preview?.approvals ?? []).some((each) => !each.response_id);
 }
 
 /** Return whether more will happen to the response. */

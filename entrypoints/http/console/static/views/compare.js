@@ -1,10 +1,10 @@
 /** Two responses beside each other: what was asked, what was written, and how long it took. */
 
-import { get } from "../api.js";
-import { inputOf } from "../actions.js";
+import { OUTPUTS, get } from "../api.js";
+import { inputOf } from "../response/actions.js";
 import { el, replace } from "../dom.js";
 import { count, pretty, seconds, speed, speedOf, stateOf, tokensOf, tookOf } from "../format.js";
-import { diffWords } from "../words.js";
+import { diffWords } from "../response/words.js";
 import { go, link } from "../routes.js";
 
 export const title = "Compare";
@@ -39,7 +39,7 @@ function form(params) {
 
 async function load(id, signal) {
   const path = `/v1/responses/${encodeURIComponent(id)}`;
-  const [response, items] = await Promise.all([get(path, { "include[]": "metrics" }, signal), inputOf(id, signal)]);
+  const [response, items] = await Promise.all([get(path, { "include[]": ["metrics", ...OUTPUTS] }, signal), inputOf(id, signal)]);
   return { response, input: items.map(readable).join("\n\n"), output: response.output.map(readable).join("\n\n") };
 }
 
@@ -55,7 +55,7 @@ function readable(item) {
 function figures({ response: left }, { response: right }) {
   const rows = [
     ["Id", (each) => el("a", { href: link("responses", { id: each.id }) }, each.id)],
-    ["State", stateOf], ["Model", (each) => each.model], ["Took", (each) => seconds(tookOf(each))],
+    ["State", stateOf], ["Model", (each) => each.model], ["Duration", (each) => seconds(tookOf(each))],
     ["Turns", (each) => count(each.metrics?.turns?.length)],
     ["Tokens in", (each) => count(tokensOf(each).input)], ["Cached", (each) => count(tokensOf(each).cached)],
     ["Tokens out", (each) => count(tokensOf(each).output)], ["Reasoning", (each) => count(tokensOf(each).reasoning)],
@@ -80,7 +80,7 @@ function table(name, head, rows) {
 
 function texts(name, left, right) {
   const { pieces, isExact } = diffWords(left, right);
-  const side = (wanted, style) => el("pre", { class: "raw", tabindex: "0", "aria-label": `${name}, ${style}` },
+  const side = (wanted, style) => el("pre", { class: "raw", tabindex: "0", dir: "auto", "aria-label": `${name}, ${style}` },
     pieces.filter((piece) => piece.side === "both" || piece.side === wanted)
       .map((piece) => (piece.side === "both" ? piece.text : el("mark", { class: wanted === "left" ? "removed" : "added" }, piece.text))));
   const isSame = pieces.every((piece) => piece.side === "both");

@@ -2,18 +2,23 @@
 
 import { get } from "../api.js";
 import { el, replace } from "../dom.js";
-import { countOf, form, queryOf } from "../filters.js";
-import { count, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
+import { countOf, form, queryOf } from "../list/filters.js";
+import { WAITS, count, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
+import { nothing } from "../list/nothing.js";
 import { go, link } from "../routes.js";
 import { announce } from "../shell.js";
 
 export const title = "Responses";
 
 const POLL_MS = 2000;
-const COLUMNS = ["State", "Response", "Model", "Created", "Took", "In", "Out", "Tokens/s", "Tools", "Ended by"];
-const NUMBERS = new Set(["Took", "In", "Out", "Tokens/s"]);
+const COLUMNS = ["State", "Response", "Model", "Created", "Duration", "In", "Out", "Tokens/s", "Tools", "Reason"];
+/** What a response is called that has no text, as of a tool that only a program reads. */
+const NO_TEXT = "(no text)";
+const NUMBERS = new Set(["Duration", "In", "Out", "Tokens/s"]);
 /** Which page came before a page, by their cursors: the API only goes forward. */
 const before = new Map();
+/** Which row was opened in which list, so that Back returns to it. */
+const opened = { hash: "", id: "" };
 
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
 export async function show(root, params, signal) {
@@ -21,24 +26,36 @@ export async function show(root, params, signal) {
   const pages = el("nav", { class: "row pages", "aria-label": "Pages" });
   const error = el("p", { class: "error", role: "alert" });
   const summary = el("p", { class: "dim summary" });
+  const empty = el("div", { class: "nothing" });
   const filters = el("details", { class: "card" },
     el("summary", {}, `Filters${countOf(params) ? ` (${countOf(params)})` : ""}`),
     form(params, (chosen) => go("responses", chosen)));
   filters.open = countOf(params) > 0;
-  replace(root, el("h1", {}, title), filters, summary, error, table(rows), pages);
+  const shown = table(rows);
+  replace(root, el("h1", {}, title), filters, summary, error, shown, empty, pages);
   rows.addEventListener("keydown", (event) => move(rows, event));
+  rows.addEventListener("click", remember);
   const drawn = new Map();
+  let seenAt = null;
   const refresh = async (isFirst) => {
     try {
       const page = await get("/v1/responses", queryOf(params), signal);
       error.textContent = "";
+      seenAt = Date.now() / 1000;
       draw(rows, drawn, page.data);
+      shown.hidden = page.data.length === 0;
+      drawEmpty(empty, params, page.data.length === 0 ? page : null);
       drawPages(pages, params, page);
       describe(summary, page.data, isFirst);
+      if (isFirst) returnTo(rows);
     } catch (problem) {
       if (problem.name === "AbortError") return;
       if (isFirst && problem.status !== 0) throw problem;
-      error.textContent = problem.message;
+      lose(error, problem, drawn.size, seenAt);
+      summary.textContent = "";
+      // What was said of the server's responses may be wrong by now.
+      drawEmpty(empty, params, null);
+      shown.hidden = drawn.size === 0;
     }
   };
   await refresh(true);
@@ -84,9 +101,6 @@ function draw(rows, drawn, responses) {
     if (rows.children[index] !== row.node) rows.insertBefore(row.node, rows.children[index] ?? null);
   });
   if (rows.children.length > responses.length) [...rows.children].slice(responses.length).forEach((each) => each.remove());
-  if (responses.length === 0) {
-    replace(rows, el("tr", { role: "row" }, el("td", { role: "cell", colspan: COLUMNS.length, class: "dim" }, "No response is like this.")));
-  }
   const links = [...rows.querySelectorAll("a")];
   if (!links.some((each) => each.tabIndex === 0) && links.length) links[0].tabIndex = 0;
 }
@@ -97,7 +111,7 @@ function fill(row, response, cells, signature) {
   row.signature = signature;
   row.node.className = isRunning(response) ? "running" : "";
   replace(row.node, cells.map(([name, value, node]) =>
-    el("td", { role: "cell", "data-label": name, class: NUMBERS.has(name) ? "number" : null }, node ?? value)));
+    el("td", { role: "cell", "data-label": name, class: NUMBERS.has(name) ? "number" : name === "Response" ? "words" : null }, node ?? value)));
   const anchor = row.node.querySelector("a");
   anchor.tabIndex = wasReachable ? 0 : -1;
   if (hadFocus) anchor.focus();
@@ -106,21 +120,56 @@ function fill(row, response, cells, signature) {
 function cellsOf(response) {
   const state = stateOf(response);
   const tokens = tokensOf(response);
+  const { input: asked, output: answered } = { input: "", output: "", ...response.preview };
   const values = [
-    state, shortId(response.id), response.model, time(response.created_at), seconds(tookOf(response)),
+    state, `${asked}\u0000${answered}`, response.model, time(response.created_at), seconds(tookOf(response)),
     count(tokens.input), count(tokens.output), speed(speedOf(response)), toolsOf(response).join(", "),
     response.error?.code ?? response.incomplete_details?.reason ?? "",
   ];
   const nodes = {
     State: badge(state),
-    Response: el("a", { href: link("responses", { id: response.id }), title: response.id }, shortId(response.id)),
+    Response: [
+      el("a", { href: link("responses", { id: response.id }), title: response.id, dir: "auto" }, asked || answered || (response.preview ? NO_TEXT : shortId(response.id))),
+      asked && answered && el("div", { class: "answered", dir: "auto" }, answered),
+      el("div", { class: "dim id" }, shortId(response.id)),
+    ],
   };
   return COLUMNS.map((name, index) => [name, values[index], nodes[name]]);
 }
 
 /** Return the state of a response as a colored word. */
 export function badge(state) {
-  return el("span", { class: `badge ${state}` }, state);
+  return el("span", { class: `badge ${state === WAITS ? "waits" : state}` }, state);
+}
+
+/** Say that the server does not answer, and how old the rows are that are still shown. */
+function lose(error, problem, rows, seenAt) {
+  const age = rows > 0 && seenAt !== null ? ` These rows are of ${time(seenAt)}.` : "";
+  error.textContent = `${problem.message}${age} The page asks again every ${POLL_MS / 1000} seconds.`;
+}
+
+/** Say why a page has no row; null: it has some, or nobody knows. */
+function drawEmpty(empty, params, page) {
+  const wanted = page === null ? "" : `${page.searched} ${page.last_id}`;
+  if ((empty.dataset.shown ?? "") === wanted) return;
+  empty.dataset.shown = wanted;
+  replace(empty, page === null ? null : nothing(params, page));
+}
+
+function remember(event) {
+  const id = event.target.closest("a")?.closest("tr")?.dataset.id;
+  if (id) Object.assign(opened, { hash: location.hash, id });
+}
+
+/** After Back, the row that was opened has the focus again. */
+function returnTo(rows) {
+  if (opened.id === "" || opened.hash !== location.hash) return;
+  const anchor = [...rows.children].find((row) => row.dataset.id === opened.id)?.querySelector("a");
+  opened.id = "";
+  if (!anchor) return;
+  for (const each of rows.querySelectorAll("a")) each.tabIndex = each === anchor ? 0 : -1;
+  anchor.focus({ preventScroll: true });
+  anchor.scrollIntoView({ block: "center" });
 }
 
 /** Arrows, Home and End move between the rows; Enter follows the link. */
@@ -138,7 +187,7 @@ function move(rows, event) {
 
 function drawPages(pages, params, page) {
   const last = page.last_id;
-  const wanted = `${params.after ?? ""} ${page.has_more ? last : ""}`;
+  const wanted = `${params.after ?? ""} ${page.has_more ? last : ""} ${page.data.length > 0}`;
   if (pages.dataset.shown === wanted) return;
   pages.dataset.shown = wanted;
   if (page.has_more) before.set(last, params.after ?? "");
@@ -146,14 +195,15 @@ function drawPages(pages, params, page) {
     pages,
     params.after && el("a", { href: link("responses", { ...params, after: "" }) }, "First page"),
     params.after && before.has(params.after) &&
-      el("a", { href: link("responses", { ...params, after: before.get(params.after) }), rel: "prev" }, "Page before"),
-    page.has_more && el("a", { href: link("responses", { ...params, after: last }), rel: "next" }, "Next page"),
+      el("a", { href: link("responses", { ...params, after: before.get(params.after) }), rel: "prev" }, "Previous page"),
+    page.has_more && page.data.length > 0 &&
+      el("a", { href: link("responses", { ...params, after: last }), rel: "next" }, "Next page"),
   );
 }
 
 function describe(summary, responses, isFirst) {
   const running = responses.filter(isRunning).length;
-  const words = `${responses.length} shown, ${running} running`;
+  const words = responses.length === 0 ? "" : `${responses.length} shown, ${running} running`;
   if (summary.textContent === words) return;
   summary.textContent = words;
   if (isFirst) announce(words);

@@ -1,14 +1,14 @@
 /** Ask a model: with tools, a schema and settings; from a stored response, or anew. */
 
-import { ApiError, get, post, stream } from "../api.js";
-import { inputOf } from "../actions.js";
+import { ApiError, OUTPUTS as OUTPUTS_SHOWN, get, post, stream } from "../api.js";
+import { inputOf } from "../response/actions.js";
 import { el, replace } from "../dom.js";
-import { TERMINAL, apply, start } from "../fold.js";
-import { pretty, stateOf } from "../format.js";
+import { TERMINAL, apply, start } from "../items/fold.js";
+import { isRunning, pretty, stateOf } from "../format.js";
 import { link } from "../routes.js";
 import { announce } from "../shell.js";
-import { requestOf, withoutId } from "../snippets.js";
-import { live } from "../transcript.js";
+import { requestOf, withoutId } from "../response/snippets.js";
+import { live } from "../items/transcript.js";
 
 export const title = "Playground";
 
@@ -26,6 +26,9 @@ const FIELD_OF = {
   input: "input", instructions: "instructions", tools: "tools", "text.format": "schema", text: "schema", model: "model",
   reasoning: "effort", temperature: "temperature", max_output_tokens: "max-output", previous_response_id: "previous",
 };
+/** How long the page waits for the end of a response that was stopped. */
+const SETTLE_MS = 300;
+const SETTLE_ATTEMPTS = 30;
 const OUTPUTS = { function_call: "function_call_output", custom_tool_call: "custom_tool_call_output" };
 
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
@@ -43,19 +46,19 @@ class Playground {
     const area = (id, rows, more) => el("textarea", { id, rows, spellcheck: "false", ...more });
     this.fields = {
       model: el("select", { id: "model" }, models.map((name) => el("option", { value: name }, name))),
-      input: area("input", 5, { placeholder: "A message, or a JSON array of items" }),
-      instructions: area("instructions", 2),
+      input: area("input", 5, { dir: "auto", placeholder: "A message, or a JSON array of items" }),
+      instructions: area("instructions", 2, { dir: "auto" }),
       tools: area("tools", 5, { class: "code", placeholder: "[]", "aria-describedby": "tools-note" }),
       schema: area("schema", 4, { class: "code", placeholder: "JSON of text.format, or nothing" }),
       effort: el("select", { id: "effort" }, EFFORTS.map((name) => el("option", { value: name }, name || "the model's own"))),
       temperature: el("input", { id: "temperature", type: "number", min: 0, max: 2, step: 0.1 }),
-      "max-output": el("input", { id: "max-output", type: "number", min: 16, step: 1 }),
+      "max-output": el("input", { id: "max-output", type: "number", min: 1, step: 1 }),
       background: el("input", { id: "background", type: "checkbox" }),
       previous: el("input", { id: "previous", autocomplete: "off", spellcheck: "false" }),
     };
     this.extra = {};
     this.problem = el("p", { class: "error", role: "alert", id: "problem" });
-    this.run = el("button", { type: "submit", class: "primary" }, "Run");
+    this.run = el("button", { type: "submit", class: "primary", "aria-keyshortcuts": "Control+Enter" }, "Run");
     this.stop = el("button", { type: "button", disabled: true, onClick: () => this.running?.abort() }, "Stop");
     this.output = el("section", { class: "output", "aria-label": "Output" });
     signal.addEventListener("abort", () => this.running?.abort());
@@ -68,12 +71,16 @@ class Playground {
       Object.entries(EXAMPLES).map(([name, tool]) => el("button", { type: "button", onClick: () => this.addTool(tool) }, name)));
     const example = el("div", { class: "row" },
       el("button", { type: "button", onClick: () => { fields.schema.value = pretty(SCHEMA); } }, "Add a schema"));
-    const form = el("form", { class: "playground", onSubmit: (event) => { event.preventDefault(); this.send(); } },
-      field("model", "Model"), field("input", "Input"), field("instructions", "Instructions"),
+    const form = el("form", {
+      class: "playground", onSubmit: (event) => { event.preventDefault(); this.send(); },
+      onKeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); },
+    },
+      field("model", "Model"), field("input", "Input"), this.problem,
+      el("div", { class: "row" }, this.run, this.stop, el("span", { class: "dim" }, "or ", el("kbd", {}, "Ctrl"), " + ", el("kbd", {}, "Enter"))),
+      field("instructions", "Instructions"),
       field("tools", "Tools (JSON)", examples), field("schema", "Answer's format (JSON)", example),
-      el("div", { class: "row" }, field("effort", "Reasoning effort"), field("temperature", "Temperature"), field("max-output", "Most tokens"), field("previous", "Follows")),
-      el("label", { class: "check", for: "background" }, fields.background, " in the background"),
-      this.problem, el("div", { class: "row" }, this.run, this.stop));
+      el("div", { class: "row" }, field("effort", "Reasoning effort"), field("temperature", "Temperature"), field("max-output", "Max output tokens"), field("previous", "Previous response")),
+      el("label", { class: "check", for: "background" }, fields.background, " in the background"));
     replace(root, el("h1", {}, title), el("div", { class: "beside" }, form, this.output));
   }
 
@@ -140,6 +147,7 @@ class Playground {
   }
 
   async send(input) {
+    if (this.run.disabled) return;
     this.problem.textContent = "";
     for (const each of Object.values(this.fields)) each.removeAttribute("aria-invalid");
     try {
@@ -166,10 +174,11 @@ class Playground {
     this.run.disabled = true;
     this.stop.disabled = false;
     const folded = start();
-    const head = el("p", { class: "summary" }, "asking …");
+    const head = el("p", { class: "summary" }, "Waiting for the server …");
     const items = el("div", {});
     const more = el("div", {});
     replace(this.output, el("h2", {}, "Output"), head, items, more);
+    this.output.scrollIntoView({ block: "nearest" });
     const shown = live(items);
     const take = (event) => {
       apply(folded, event);
@@ -179,9 +188,11 @@ class Playground {
       if (event.type === "error") throw new ApiError(500, event.message, event.code);
     };
     try {
-      await stream("/v1/responses", { ...request, stream: true }, take, this.running.signal);
+      const body = { ...request, include: OUTPUTS_SHOWN, stream: true };
+      await stream("/v1/responses", { body }, take, this.running.signal);
     } catch (error) {
       if (error.name === "AbortError") this.abandon(folded.response, head);
+      else this.explain(error, folded.response, head);
       throw error;
     } finally {
       this.run.disabled = false;
@@ -190,10 +201,33 @@ class Playground {
     this.end(folded, more);
   }
 
+  /** Say what became of a request that did not end well: refused, or broken off in the middle. */
+  explain(error, response, head) {
+    if (response === null) replace(head, error.status >= 400 && error.status < 500 ? "The server refused the request." : "There is no answer.");
+    else this.settle(response, head);
+  }
+
   /** A background response runs on when nobody reads it, so it is cancelled. */
-  abandon(response, head) {
-    replace(head, response ? [this.summary(response), " stopped"] : "stopped");
-    if (response?.background) post(`/v1/responses/${encodeURIComponent(response.id)}/cancel`, {}).catch(() => {});
+  async abandon(response, head) {
+    if (response === null) {
+      replace(head, "Stopped before the server answered.");
+      return;
+    }
+    replace(head, this.summary(response), ", stopping …");
+    if (response.background) await post(`/v1/responses/${encodeURIComponent(response.id)}/cancel`, {}).catch(() => {});
+    await this.settle(response, head);
+  }
+
+  /** Show the state that the server gives to a response that is no longer read. */
+  async settle(response, head) {
+    for (let attempt = 0; attempt < SETTLE_ATTEMPTS && !this.signal.aborted; attempt += 1) {
+      const known = await get(`/v1/responses/${encodeURIComponent(response.id)}`, { "include[]": "metrics" }, this.signal).catch(() => null);
+      if (known === null) break;
+      replace(head, this.summary(known), isRunning(known) ? ", stopping …" : "");
+      if (!isRunning(known)) return;
+      await new Promise((resolve) => { setTimeout(resolve, SETTLE_MS); });
+    }
+    if (!this.signal.aborted) replace(head, "Stopped here. The server keeps nothing of it, or has not ended it yet.");
   }
 
   summary(response) {
@@ -204,6 +238,10 @@ class Playground {
     if (response === null) return;
     announce(`The response is ${stateOf(response)}.`);
     if (response.error) this.problem.textContent = response.error.message;
+    if (items.some((item) => item.type === "mcp_approval_request")) {
+      replace(more, el("p", { class: "warning" }, "A call waits for your approval: ",
+        el("a", { href: link("responses", { id: response.id }) }, "approve or deny it"), "."));
+    }
     const waiting = items.filter((item) => item.type in OUTPUTS);
     if (waiting.length && TERMINAL.includes(`response.${response.status}`)) replace(more, this.answers(response, waiting));
     else if (response.status === "completed") this.fields.previous.value = response.id;
@@ -221,7 +259,7 @@ class Playground {
       const input = rows.map(({ call, area }) => ({ type: OUTPUTS[call.type], call_id: call.call_id, output: area.value }));
       this.send({ input, previous_response_id: response.id });
     };
-    return el("form", { class: "card answers", onSubmit: send }, el("h3", {}, "The model waits for you"), rows.map(({ node }) => node),
+    return el("form", { class: "card answers", onSubmit: send }, el("h3", {}, "The model waits for these outputs"), rows.map(({ node }) => node),
       el("button", { type: "submit", class: "primary" }, "Send outputs"));
   }
 }

@@ -1,19 +1,21 @@
 /** One response: why it ended, and its transcript, timeline, raw texts, events and settings. */
 
-import { ApiError, get, stream } from "../api.js";
-import { buttons } from "../actions.js";
+import { ApiError, OUTPUTS, get, stream } from "../api.js";
+import { buttons } from "../response/actions.js";
+import { copyButton } from "../copy.js";
 import { el, replace } from "../dom.js";
-import { drawEvents } from "../events.js";
-import { apply, start } from "../fold.js";
+import { drawEvents } from "../response/events.js";
+import { apply, start } from "../items/fold.js";
 import { count, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "../format.js";
+import { drawInput } from "../items/history.js";
 import { badge } from "./list.js";
-import { drawRaw } from "../raw.js";
+import { drawRaw } from "../response/raw.js";
 import { link, note } from "../routes.js";
 import { announce } from "../shell.js";
-import { tabs } from "../tabs.js";
-import { code, live, render } from "../transcript.js";
-import { drawWaterfall } from "../waterfall.js";
-import { drawEnding } from "../why.js";
+import { tabs } from "../response/tabs.js";
+import { code, live, render } from "../items/transcript.js";
+import { drawWaterfall } from "../response/waterfall.js";
+import { drawEnding } from "../response/why.js";
 
 export const title = "Response";
 
@@ -48,7 +50,7 @@ class Page {
   }
 
   async load() {
-    this.response = await get(this.path, { "include[]": "metrics" }, this.signal);
+    this.response = await get(this.path, { "include[]": ["metrics", ...OUTPUTS] }, this.signal);
     this.bundled = null;
     if (!isRunning(this.response)) this.folded.items = structuredClone(this.response.output);
   }
@@ -71,7 +73,7 @@ class Page {
       { name: "transcript", label: "Transcript", draw: (panel) => this.drawTranscript(panel) },
       { name: "timeline", label: "Timeline", draw: (panel) => drawWaterfall(panel, this.response) },
       { name: "raw", label: "Raw", draw: async (panel) => drawRaw(panel, await this.bundle(), (id) => this.other(id)) },
-      { name: "events", label: "Events", draw: async (panel) => drawEvents(panel, await this.events(), this.signal) },
+      { name: "events", label: "Events", draw: async (panel) => drawEvents(panel, await this.events(), this.response, this.signal) },
       { name: "request", label: "Settings", draw: (panel) => this.drawSettings(panel) },
     ];
     this.tabs = tabs(rows, this.params.tab ?? "transcript", (name) => {
@@ -85,11 +87,11 @@ class Page {
     const { response } = this;
     const tokens = tokensOf(response);
     const facts = [
-      ["Id", el("code", {}, response.id)], ["State", badge(stateOf(response))], ["Model", response.model],
-      ["Created", time(response.created_at)], ["Took", seconds(tookOf(response))],
+      ["Id", [el("code", {}, response.id), " ", copyButton(() => response.id, "id")]], ["State", badge(stateOf(response))], ["Model", response.model],
+      ["Created", time(response.created_at)], ["Duration", seconds(tookOf(response))],
       ["Tokens", `${count(tokens.input)} in (${count(tokens.cached)} cached), ${count(tokens.output)} out (${count(tokens.reasoning)} reasoning)`],
       ["Tokens/s", speed(speedOf(response))],
-      response.previous_response_id && ["Follows", this.linkTo(response.previous_response_id)],
+      response.previous_response_id && ["Previous response", this.linkTo(response.previous_response_id)],
       response.conversation && ["Conversation", el("a", { href: link("responses", { conversation: response.conversation.id }) }, response.conversation.id)],
     ];
     const rows = facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
@@ -120,28 +122,19 @@ class Page {
     replace(panel, this.instructions(), input, el("h2", {}, "Output"), output);
     this.shown = live(output);
     this.shown.draw(this.folded.items);
-    await this.drawInput(input);
+    await drawInput(input, this.path, this.signal);
   }
 
   instructions() {
     const { instructions } = this.response;
     if (!instructions) return null;
-    const body = typeof instructions === "string" ? code(instructions) : render(instructions);
+    const body = typeof instructions === "string" ? code(instructions, "instructions", { dir: "auto" }) : render(instructions);
     return el("details", { class: "item" }, el("summary", { class: "head" }, "instructions"), body);
-  }
-
-  async drawInput(place, after = "") {
-    const page = await get(`${this.path}/input_items`, { order: "asc", limit: 100, after }, this.signal);
-    const more = page.has_more && el("button", {
-      type: "button", onClick: (event) => { event.target.remove(); this.drawInput(place, page.last_id); },
-    }, "More of the input");
-    const nodes = [...place.childNodes, ...render(page.data), more];
-    replace(place, after === "" && el("h2", {}, "Input"), nodes);
   }
 
   drawSettings(panel) {
     const settings = Object.fromEntries(Object.entries(this.response).filter(([name]) => !HIDDEN.has(name)));
-    replace(panel, code(JSON.stringify(settings, null, 2)));
+    replace(panel, code(JSON.stringify(settings, null, 2), "settings"));
   }
 
   /** Follow the events of a response that runs; where that fails, ask again and again. */
@@ -150,7 +143,7 @@ class Page {
     this.signal.addEventListener("abort", () => clearInterval(poll));
     this.folded = start();
     try {
-      await stream(`${this.path}?stream=true`, null, (event) => this.take(event), this.signal);
+      await stream(this.path, { params: { stream: true, "include[]": OUTPUTS } }, (event) => this.take(event), this.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
     }

@@ -56,14 +56,16 @@ function models({ models: rows }) {
     el("table", {}, el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, body))));
 }
 
-function work({ runs, connections }) {
+function work({ runs, connections, memory }) {
+  const worked = Object.values(memory.work_bytes).reduce((sum, each) => sum + each, 0);
   const phases = Object.entries(runs.phases).map(([phase, many]) => `${many} ${phase}`).join(", ");
   return card("Work on this server, of all tenants", facts([
     ["Running", `${count(runs.running)}${phases ? ` (${phases})` : ""}`],
-    ["Background", `${count(runs.background)} of ${count(runs.background_slots)}`],
+    ["Background", used(runs.background, runs.background_slots, "Background")],
     ["Wait for a run", count(runs.waiting)], ["Wait for room for their prompt", count(runs.waiting_for_tokens)],
     ["Wait in the store", count(runs.queued)], ["Oldest", seconds(runs.oldest_seconds)],
     ["Streams", count(connections.streams)], ["WebSockets", count(connections.websockets)], ["Connections", count(connections.open)],
+    ["Bytes in work", used(worked, memory.max_work_bytes, "Bytes in work")],
   ]));
 }
 
@@ -80,11 +82,20 @@ function cache(responses) {
     el("p", {}, share === null ? "no prompt tokens yet" : `${(share * 100).toFixed(1)} % of ${count(sums.input)} prompt tokens were cached`));
 }
 
-function tenant({ tenant: { name, key, responses, bytes, waiting, limits } }) {
-  const rows = Object.entries(limits).map(([limit, amount]) => [limit, count(amount)]);
+/** An amount beside its limit, if there is one, and how full that is. */
+function used(amount, limit, name) {
+  if (limit === null || limit === undefined) return count(amount);
+  return [
+    el("meter", { min: 0, max: limit, high: limit * 0.8, optimum: 0, value: amount, "aria-label": `${name}: use of the limit` }),
+    ` ${count(amount)} of ${count(limit)}`,
+  ];
+}
+
+function tenant({ tenant: { name, key, responses, bytes, max_responses: maxResponses, max_bytes: maxBytes, waiting, limits } }) {
+  const rows = limits.map((each) => [each.name, used(each.used, each.limit, each.name)]);
   return card("You", facts([
-    ["Tenant", name], ["Key", key || "none needed"], ["Stored responses", count(responses)],
-    ["Stored bytes", count(bytes)], ["Waiting in the store", count(waiting)], ...rows,
+    ["Tenant", name], ["Key", key || "none needed"], ["Stored responses", used(responses, maxResponses, "Stored responses")],
+    ["Stored bytes", used(bytes, maxBytes, "Stored bytes")], ["Waiting in the store", count(waiting)], ...rows,
   ]));
 }
 

@@ -1,6 +1,6 @@
 /** Tabs: one panel at a time, chosen by the pointer or by arrows (WAI-ARIA, tabs pattern). */
 
-import { el, replace } from "./dom.js";
+import { el, replace } from "../dom.js";
 
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 

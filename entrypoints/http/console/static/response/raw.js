@@ -1,9 +1,10 @@
 /** The raw view: the prompt as the model read it and the text as it wrote it, beside the items. */
 
-import { el, replace } from "./dom.js";
-import { counted } from "./format.js";
+import { copyable } from "../copy.js";
+import { el, replace } from "../dom.js";
+import { counted } from "../format.js";
 import { differenceOf } from "./prefix.js";
-import { render } from "./transcript.js";
+import { render } from "../items/transcript.js";
 
 /** Special tokens of Harmony, of chat templates, and tags that models write around thoughts and calls. */
 const SPECIAL = /<\|[^<>|\n]{1,60}\|>|<｜[^<>｜\n]{1,60}｜>|<\/?(?:think|tool_call|tool_response|tools|bos|eos|s|unk|pad|start_of_turn|end_of_turn)>|\[\/?(?:INST|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|SYSTEM_PROMPT|THINK|ARGS)\]/g;
@@ -52,9 +53,10 @@ function drawTurn(turn, index) {
 /** Return text in which special tokens are marked. */
 export function marked(text, label) {
   const box = el("pre", { class: "raw", tabindex: "0", "aria-label": label }, pieces(text.slice(0, MAX_SHOWN)));
-  if (text.length <= MAX_SHOWN) return box;
+  const shown = copyable(box, () => text, label.toLowerCase());
+  if (text.length <= MAX_SHOWN) return shown;
   const button = el("button", { type: "button", onClick: () => { replace(box, pieces(text)); button.remove(); } }, `Show all ${text.length} characters`);
-  return [box, button];
+  return [shown, button];
 }
 
 function pieces(text) {

@@ -1,10 +1,10 @@
 /** What can be done with a response. */
 
-import { ApiError, blob, get, post, remove, url } from "./api.js";
-import { append, el, replace, save } from "./dom.js";
-import { isRunning } from "./format.js";
-import { go, link } from "./routes.js";
-import { announce } from "./shell.js";
+import { ApiError, blob, get, post, remove, url } from "../api.js";
+import { copyButton } from "../copy.js";
+import { append, el, replace, save } from "../dom.js";
+import { isRunning } from "../format.js";
+import { go, link } from "../routes.js";
 import { curl, python, requestOf, script } from "./snippets.js";
 
 const MAX_INPUT = 2000;
@@ -25,7 +25,7 @@ export function buttons(response) {
   return [
     approvals(response, problem),
     response.background && !isDone && act("Cancel", () => post(`${path}/cancel`, {})),
-    isDone && el("a", { class: "button", href: link("playground", { previous: response.id }) }, "Go on"),
+    isDone && el("a", { class: "button", href: link("playground", { previous: response.id }) }, "Continue"),
     isDone && goOnAfter(response),
     el("a", { class: "button", href: link("playground", { again: response.id }) }, "Run again"),
     el("a", { class: "button", href: link("compare", { left: response.previous_response_id ?? "", right: response.id }) }, "Compare"),
@@ -60,10 +60,13 @@ async function attempt(button, problem, work) {
   }
 }
 
-/** An approval answers all requests of the response at once; each is approved or denied. */
+/** Those that wait are answered at once; each is approved or denied, and only once. */
 function approvals(response, problem) {
-  const requests = (response.output ?? []).filter((item) => item.type === "mcp_approval_request");
-  if (requests.length === 0 || isRunning(response)) return null;
+  const states = new Map((response.preview?.approvals ?? []).map((each) => [each.id, each.response_id]));
+  const all = (response.output ?? []).filter((item) => item.type === "mcp_approval_request");
+  const requests = all.filter((item) => !states.get(item.id));
+  if (all.length === 0 || isRunning(response)) return null;
+  if (requests.length === 0) return answered([...new Set(states.values())]);
   const rows = requests.map((item) => {
     const choice = el("select", { "aria-label": `Answer to ${item.server_label}/${item.name}` },
       el("option", { value: "true" }, "approve"), el("option", { value: "false" }, "deny"));
@@ -82,13 +85,17 @@ function approvals(response, problem) {
   return el("div", { class: "approvals row", role: "group", "aria-label": "Approvals" }, rows.map(({ row }) => row), answer);
 }
 
+function answered(ids) {
+  return el("div", { class: "approvals row" }, "Answered in ", ids.map((id) => el("a", { href: link("responses", { id }) }, id)));
+}
+
 /** Choose the item after which another run goes on. */
 function goOnAfter(response) {
   const items = response.output ?? [];
   if (items.length < 2) return null;
   const choose = (event) => go("playground", { again: response.id, upto: event.target.value });
-  return el("select", { "aria-label": "Go on after an item", onChange: choose },
-    el("option", { value: "" }, "Go on after…"),
+  return el("select", { "aria-label": "Continue after an item", onChange: choose },
+    el("option", { value: "" }, "Continue after…"),
     items.map((item, index) => el("option", { value: index + 1 }, `${index + 1}. ${item.type}`)));
 }
 
@@ -98,19 +105,10 @@ async function showCopies(response) {
   const text = el("pre", { tabindex: "0", id: "copied" });
   const choose = (make) => { replace(text, make(request, base, response)); };
   choose(COPIES[0].make);
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      announce("Copied.");
-    } catch {
-      getSelection().selectAllChildren(text);
-      announce("Selected: copy it with the keyboard.");
-    }
-  };
   dialog("Copy as", [
     el("div", { class: "row" }, COPIES.map(({ label, make }) => el("button", { type: "button", onClick: () => choose(make) }, label))),
     text,
-  ], [el("button", { type: "button", class: "primary", onClick: copy }, "Copy")]);
+  ], [copyButton(() => text.textContent, "request")]);
 }
 
 function confirmDelete(path) {

@@ -1,9 +1,11 @@
 /** The form of the list's filters: each is a parameter of `GET /v1/responses` and of the address. */
 
-import { el } from "./dom.js";
+import { el } from "../dom.js";
 
+/** Besides the statuses of the API, one is a filter of its own. */
+const WAITING = "awaits_approval";
 const STATUSES = [
-  ["", "any"], ["queued,in_progress", "running"], ["queued", "queued"], ["in_progress", "in progress"],
+  ["", "any"], [WAITING, "waiting for approval"], ["queued,in_progress", "running"], ["queued", "queued"], ["in_progress", "in progress"],
   ["completed", "completed"], ["failed,incomplete,cancelled", "not completed"], ["failed", "failed"],
   ["incomplete", "incomplete"], ["cancelled", "cancelled"],
 ];
@@ -17,12 +19,12 @@ const TEXTS = [
   ["error", "Error", "max_output_tokens"],
   ["key", "Key", "name or id"],
   ["conversation", "Conversation", "conv_…"],
-  ["previous_response_id", "Follows", "resp_…"],
+  ["previous_response_id", "Previous response", "resp_…"],
 ];
 const TIMES = [["created_after", "Created after"], ["created_before", "Created before"]];
 
 /** Parameters of the address that are the API's own, besides `metadata[NAME]`. */
-const NAMES = new Set(["status", "order", "limit", "after", ...TEXTS.map(([name]) => name), ...TIMES.map(([name]) => name)]);
+const NAMES = new Set(["status", WAITING, "order", "limit", "after", ...TEXTS.map(([name]) => name), ...TIMES.map(([name]) => name)]);
 
 /** Return the query of the API for the parameters of an address. */
 export function queryOf(params) {
@@ -45,7 +47,7 @@ export function form(params, onChange) {
   const made = el(
     "form",
     { class: "filters", role: "search", "aria-label": "Filter responses", onSubmit: (event) => { event.preventDefault(); onChange(read(made)); } },
-    select("status", "State", STATUSES, params.status),
+    select("status", "State", STATUSES, params[WAITING] ? WAITING : params.status),
     TEXTS.map(([field, label, example]) => input(field, label, { value: params[field] ?? "", placeholder: example })),
     TIMES.map(([field, label]) => input(field, label, { type: "datetime-local", step: "1", value: localTime(params[field]) })),
     input("metadata_name", "Metadata name", { value: name }),
@@ -65,6 +67,7 @@ function read(made) {
   for (const [field] of TIMES) {
     if (params[field]) params[field] = String(Date.parse(params[field]) / 1000);
   }
+  if (params.status === WAITING) Object.assign(params, { status: "", [WAITING]: "true" });
   return name ? { ...params, [`metadata[${name}]`]: value } : params;
 }
 

@@ -3,9 +3,12 @@
  * bodies of tools are folded. `live(root)` shows items that change.
  */
 
-import { append, el, replace, safeHref } from "./dom.js";
-import { pretty } from "./format.js";
-import { containerFile, file, image } from "./media.js";
+import { copyButton, copyable } from "../copy.js";
+import { append, el, replace } from "../dom.js";
+import { failureOf } from "./failures.js";
+import { pretty } from "../format.js";
+import { containerFile, containerFiles, file, image } from "./media.js";
+import { pages, passages, webLink } from "./searches.js";
 
 const MAX_SHOWN = 20_000;
 
@@ -33,39 +36,44 @@ const BODIES = {
     parts(item.summary ?? []), parts(item.content ?? []),
     item.encrypted_content && el("p", { class: "dim" }, "Sealed: only the server can read it."),
   ],
-  function_call: (item) => code(pretty(item.arguments)),
+  function_call: (item) => code(pretty(item.arguments), "arguments"),
   function_call_output: (item) => output(item.output),
-  custom_tool_call: (item) => code(item.input),
+  custom_tool_call: (item) => said(item.input, "input"),
   custom_tool_call_output: (item) => output(item.output),
   mcp_call: (item) => [
-    labeled("Arguments", code(pretty(item.arguments))),
-    item.output !== null && item.output !== undefined && labeled("Output", code(pretty(item.output))),
-    item.error && el("p", { class: "error" }, typeof item.error === "string" ? item.error : pretty(item.error)),
+    labeled("Arguments", code(pretty(item.arguments), "arguments")),
+    item.output !== null && item.output !== undefined && labeled("Output", said(pretty(item.output))),
+    item.error && el("p", { class: "error", dir: "auto" }, typeof item.error === "string" ? item.error : pretty(item.error)),
   ],
   mcp_list_tools: (item) => [
     item.error && el("p", { class: "error" }, String(item.error)),
     el("dl", {}, (item.tools ?? []).map((tool) => [el("dt", {}, el("code", {}, tool.name)), el("dd", {}, tool.description)])),
   ],
-  mcp_approval_request: (item) => code(pretty(item.arguments)),
-  mcp_approval_response: (item) => item.reason && el("p", {}, item.reason),
-  web_search_call: (item) => [code(pretty(item.action ?? {})), sources(item.action?.sources)],
-  file_search_call: (item) => (item.results ?? []).map((each) => labeled(each.filename ?? each.file_id, code(each.text ?? ""))),
+  mcp_approval_request: (item) => code(pretty(item.arguments), "arguments"),
+  mcp_approval_response: (item) => item.reason && el("p", { dir: "auto" }, item.reason),
+  web_search_call: (item) => [code(pretty(withoutSources(item.action)), "action"), pages(item, said)],
+  file_search_call: (item) => passages(item.results, said),
   code_interpreter_call: (item) => [
-    labeled("Code", code(item.code ?? "")),
-    (item.outputs ?? []).map((each) => (each.type === "image" ? image({ url: each.url }) : labeled("Output", code(each.logs ?? "")))),
+    labeled("Code", code(item.code ?? "", "code")),
+    (item.outputs ?? []).map((each) => (each.type === "image"
+      ? labeled("Image", image({ url: each.url, alt: "image that the code made" }))
+      : labeled("Output", failureOf(item) ? el("div", { class: "failed-output" }, said(each.logs ?? "")) : said(each.logs ?? "")))),
+    item.container_id && containerFiles(item.container_id),
   ],
-  shell_call: (item) => code((item.action?.commands ?? []).join("\n")),
-  shell_call_output: (item) => item.output.map((each) => [
-    each.stdout && labeled("stdout", code(each.stdout)), each.stderr && labeled("stderr", code(each.stderr)),
+  shell_call: (item) => code((item.action?.commands ?? []).join("\n"), "commands"),
+  shell_call_output: (item) => (item.output ?? []).map((each) => [
+    each.stdout && labeled("stdout", said(each.stdout)), each.stderr && labeled("stderr", said(each.stderr)),
     el("p", { class: "dim" }, pretty(each.outcome ?? {})),
   ]),
   image_generation_call: (item) => item.result && image({ url: `data:image/png;base64,${item.result}`, alt: item.revised_prompt ?? "image" }),
 };
 const OPEN = new Set(["message", "mcp_approval_request"]);
+/** Calls whose output is what people look for. */
+const SHOWS_OUTPUT = new Set(["code_interpreter_call", "shell_call_output"]);
 
 /** @param {Object[]} items of an input or an output @returns {Node[]} */
 export function render(items) {
-  return items.map((item) => article(item, false));
+  return items.map((item) => article(item));
 }
 
 /**
@@ -79,7 +87,7 @@ export function live(root) {
     draw(items, changed = items.keys()) {
       for (const index of [...changed].sort((a, b) => a - b)) {
         if (items[index] === undefined) continue;
-        const isOpen = drawn[index]?.querySelector(":scope > details")?.open ?? false;
+        const isOpen = drawn[index]?.querySelector(":scope > details")?.open;
         const made = article(items[index], isOpen);
         if (drawn[index]) drawn[index].replaceWith(made);
         else append(root, made);
@@ -90,11 +98,16 @@ export function live(root) {
   };
 }
 
-/** Return text in a box; a long one is cut, with a button for the rest. */
-export function code(text, attributes = {}) {
+/** Return text in a box, with a button that copies it; a long one is cut, with a button for the rest. */
+export function code(text, name = "text", attributes = {}) {
   const whole = String(text ?? "");
   const box = el("pre", { tabindex: "0", ...attributes }, whole.slice(0, MAX_SHOWN));
-  return whole.length > MAX_SHOWN ? [box, rest(box, whole)] : box;
+  return [copyable(box, () => whole, name), whole.length > MAX_SHOWN && rest(box, whole)];
+}
+
+/** Return what a tool said, in any language, in a box. */
+function said(text, name = "output") {
+  return code(text, name, { dir: "auto" });
 }
 
 function rest(box, whole) {
@@ -105,23 +118,38 @@ function rest(box, whole) {
 
 function article(item, isOpen) {
   const type = item.type ?? "message";
+  const failure = failureOf(item);
   const head = [
     el("span", { class: "kind" }, (HEADS[type] ?? (() => type))(item)),
-    item.status && item.status !== "completed" && el("span", { class: "tag" }, item.status),
+    failure && el("span", { class: "tag bad" }, failure),
+    !failure && item.status && item.status !== "completed" && el("span", { class: "tag" }, item.status),
   ];
-  const body = el("div", { class: "body" }, BODIES[type] ? BODIES[type](item) : code(pretty(item)));
-  const attributes = { class: `item ${type} ${item.role ?? ""}`, "data-id": item.id };
-  if (OPEN.has(type)) return el("article", attributes, el("div", { class: "head" }, head), body);
+  const body = el("div", { class: "body" }, BODIES[type] ? BODIES[type](item) : code(pretty(item), "item"));
+  const attributes = { class: `item ${type} ${item.role ?? ""} ${failure ? "failed" : ""}`, "data-id": item.id };
+  if (OPEN.has(type)) {
+    const copies = type === "message" && item.status !== "in_progress" && wordsOf(item) !== "" && copyButton(() => wordsOf(item), "message");
+    return el("article", attributes, el("div", { class: "head spread" }, el("span", {}, head), copies), body);
+  }
   const folded = el("details", {}, el("summary", { class: "head" }, head, preview(item)), body);
-  folded.open = isOpen;
+  folded.open = isOpen ?? SHOWS_OUTPUT.has(type);
   return el("article", attributes, folded);
+}
+
+function wordsOf(item) {
+  if (typeof item.content === "string") return item.content;
+  return (item.content ?? []).map((part) => part?.text ?? part?.refusal ?? "").filter(Boolean).join("\n");
+}
+
+function withoutSources(action) {
+  const { sources, ...others } = action ?? {};
+  return others;
 }
 
 /** The first words of what is folded. */
 function preview(item) {
   const first = (list) => list?.find?.((part) => part?.text)?.text;
   const found = first(item.summary) ?? first(item.content) ?? item.arguments ?? item.code ?? item.input ?? item.output;
-  return typeof found === "string" && el("span", { class: "preview" }, found.slice(0, 120).replaceAll(/\s+/g, " "));
+  return typeof found === "string" && el("span", { class: "preview", dir: "auto" }, found.slice(0, 120).replaceAll(/\s+/g, " "));
 }
 
 function parts(content) {
@@ -131,19 +159,19 @@ function parts(content) {
     if (part.type === "input_file") {
       return file({ fileId: part.file_id, name: part.filename, data: part.file_data, url: part.file_url });
     }
-    if (part.type === "refusal") return el("p", { class: "refusal" }, part.refusal);
+    if (part.type === "refusal") return el("p", { class: "refusal", dir: "auto" }, part.refusal);
     if (typeof part.text === "string") return [paragraph(part.text), citations(part.annotations)];
-    return code(pretty(part));
+    return code(pretty(part), "part");
   });
 }
 
 function paragraph(words) {
-  const box = el("div", { class: "prose" }, words.slice(0, MAX_SHOWN));
+  const box = el("div", { class: "prose", dir: "auto" }, words.slice(0, MAX_SHOWN));
   return words.length > MAX_SHOWN ? [box, rest(box, words)] : box;
 }
 
 function output(value) {
-  return typeof value === "string" ? code(pretty(value)) : parts(value);
+  return typeof value === "string" ? said(pretty(value)) : parts(value);
 }
 
 function citations(annotations) {
@@ -152,20 +180,10 @@ function citations(annotations) {
 }
 
 function citation(each) {
-  if (each.type === "url_citation") return link(each.url, each.title || each.url);
+  if (each.type === "url_citation") return webLink(each.url, each.title || each.url);
   if (each.type === "container_file_citation") return containerFile(each.container_id, each.file_id, each.filename);
   if (each.file_id) return file({ fileId: each.file_id, name: each.filename });
   return pretty(each);
-}
-
-/** Return a link if the address is one of the web, or its text. */
-function link(href, words) {
-  const isWeb = safeHref(href) !== null && /^https?:/i.test(href);
-  return isWeb ? el("a", { href, rel: "noopener noreferrer nofollow", target: "_blank" }, words) : `${words} (${href})`;
-}
-
-function sources(list) {
-  return list?.length ? el("ul", {}, list.map((each) => el("li", {}, link(each.url ?? "", each.url ?? each.type)))) : null;
 }
 
 function labeled(name, ...nodes) {

@@ -1,7 +1,7 @@
 /** The timeline: queue, turns and tools side by side, as a drawing and as a table. */
 
-import { el, replace, svg } from "./dom.js";
-import { count, isRunning, seconds, speed } from "./format.js";
+import { el, replace, svg } from "../dom.js";
+import { count, isRunning, seconds, speed } from "../format.js";
 
 const ROW = 26;
 const LEFT = 190;
@@ -84,7 +84,7 @@ function legend() {
 }
 
 function table(bars, from) {
-  const heads = ["What", "Starts after", "Took", "First token after", "Tokens", "Tokens/s", "Ended by"];
+  const heads = ["Step", "Starts after", "Duration", "First token after", "Tokens", "Tokens/s", "Result"];
   const body = bars.map((bar) => {
     const { turn, call } = bar;
     return el("tr", {}, [

@@ -1,7 +1,7 @@
 /** Images and files: shown from data and from this server's files, never from another host. */
 
-import { blob } from "./api.js";
-import { el, replace, safeSource, save } from "./dom.js";
+import { blob, get } from "../api.js";
+import { el, replace, safeSource, save } from "../dom.js";
 
 const MAGIC = [
   ["image/png", [0x89, 0x50, 0x4e, 0x47]],
@@ -32,6 +32,21 @@ export function file({ fileId, name, data, url }) {
 export function containerFile(containerId, fileId, name) {
   const path = `/v1/containers/${encodeURIComponent(containerId)}/files/${encodeURIComponent(fileId)}/content`;
   return storedFile(path, name || fileId, { shows: /\.(png|jpe?g|gif|webp)$/i.test(name ?? "") });
+}
+
+/** Return nodes that list the files of a container when somebody asks for them. */
+export function containerFiles(containerId) {
+  const place = el("div", {});
+  const list = async () => {
+    try {
+      const { data } = await get(`/v1/containers/${encodeURIComponent(containerId)}/files`, { limit: 100 });
+      const nodes = data.map((each) => containerFile(containerId, each.id, each.path?.split("/").at(-1) ?? each.id));
+      replace(place, nodes.length ? nodes : el("p", { class: "dim" }, "Its container has no files."));
+    } catch (error) {
+      replace(place, el("p", { class: "dim" }, error.status === 404 ? "Its container has expired, and its files with it." : error.message));
+    }
+  };
+  return el("section", {}, el("button", { type: "button", onClick: list }, "Files in its container"), place);
 }
 
 function storedFile(path, name, { shows = false }) {

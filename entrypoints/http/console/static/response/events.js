@@ -1,20 +1,35 @@
 /** The stored events: scrubbed with a slider, stepped through, and played at their real speed. */
 
-import { el, replace } from "./dom.js";
-import { apply, start } from "./fold.js";
-import { seconds } from "./format.js";
-import { code, live } from "./transcript.js";
+import { get } from "../api.js";
+import { el, replace } from "../dom.js";
+import { apply, start } from "../items/fold.js";
+import { isRunning, seconds } from "../format.js";
+import { code, live } from "../items/transcript.js";
 
 const NEIGHBORS = 12;
 const MAX_PAUSE_S = 5;
 
-/** Fill a panel with events: `{at, event}`, in order. */
-export function drawEvents(panel, events, signal) {
+/** Fill a panel with events: `{at, event}`, in order; without any, say why. */
+export async function drawEvents(panel, events, response, signal) {
   if (events.length === 0) {
-    replace(panel, el("p", {}, "No events are stored yet, or they have expired (--keep-events-s)."));
+    replace(panel, await missing(response, signal));
     return;
   }
   new Player(panel, events, signal).draw();
+}
+
+async function missing(response, signal) {
+  if (isRunning(response)) return el("p", {}, "No event has come yet. They appear here when the response has ended.");
+  const { server: { keep_events_s: kept } } = await get("/console/state", null, signal);
+  const ended = response.metrics?.ended_at ?? response.completed_at ?? response.created_at;
+  const age = Date.now() / 1000 - ended;
+  return [
+    el("p", {}, `The events of this response are gone. The server keeps them for ${seconds(kept)} after the end, so that clients ` +
+      `can read a stream again; this response ended ${seconds(age)} ago.`),
+    age < kept && el("p", {}, "They are gone sooner if the server restarts, or if others need the room (--keep-events)."),
+    el("p", {}, "What they made is in the Transcript, and their times are in the Timeline. To keep events longer, start the server with ",
+      el("code", {}, "--keep-events-s"), "."),
+  ];
 }
 
 class Player {
@@ -63,7 +78,7 @@ class Player {
     const first = Math.max(Math.min(this.at - NEIGHBORS / 2, this.events.length - NEIGHBORS), 0);
     const near = this.events.slice(first, first + NEIGHBORS);
     replace(this.near, near.map((each, offset) => this.line(each, first + offset)));
-    replace(this.body, code(JSON.stringify(event, null, 2), { "aria-label": "Event as JSON" }));
+    replace(this.body, code(JSON.stringify(event, null, 2), "event", { "aria-label": "Event as JSON" }));
     this.fold();
   }
 

@@ -1,0 +1,172 @@
+"""Nothing overlaps or is cut: every view in every state, at four widths, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from tests.browser.boxes import faults_of
+from tests.browser.browser import Page
+from tests.browser.test_response import agent, mcp
+from tests.http.conftest import create, script, wait_until
+from tests.support.fake_mcp_server import FakeMcpServer
+
+pytestmark = pytest.mark.browser
+
+SIZES = ((390, 844), (1024, 768), (1440, 900), (1920, 1080))
+THEMES = ("light", "dark")
+MODEL = "scripted-chat"
+LONG = "A sentence that is long enough to be cut somewhere, whatever the window. " * 4
+UNBROKEN = "x" * 300
+OPEN_ALL = "for (const each of document.querySelectorAll('main details')) each.open = true"
+
+
+@pytest.fixture(scope="module")
+def made(site: Any, keys: dict[str, str], tools: FakeMcpServer) -> dict[str, str]:
+    """Responses of each kind: their ids by what the views below call them."""
+    key = {"authorization": f"Bearer {keys['blue']}"}
+    with httpx.Client(base_url=site.api, headers=key, timeout=30) as api:
+        first = create(api, model=MODEL, input=script({"say": LONG}, {"say": UNBROKEN}))
+        second = create(
+            api,
+            model=MODEL,
+            input=f"{UNBROKEN} {LONG}",
+            previous_response_id=first["id"],
+            metadata={"team": "ops"},
+        )
+        failed = create(api, model=MODEL, input=script({"fail": "server_error"}), background=True)
+        path = f"/responses/{failed['id']}"
+        wait_until(lambda: api.get(path).json()["status"] == "failed")
+        create(
+            api, model=MODEL, input=script({"say": "word " * 99}), max_output_tokens=16, tools=[]
+        )
+        asked = {"mcp": "add", "args": {"a": 2, "b": 40}}
+        waiting = create(
+            api,
+            model=MODEL,
+            input=script([asked], {"say": "Done."}),
+            tools=mcp(tools, require_approval="always"),
+        )
+        return {
+            "first": first["id"],
+            "second": second["id"],
+            "failed": failed["id"],
+            "agent": agent(api, tools, frobnicate=1)["id"],
+            "waiting": waiting["id"],
+        }
+
+
+def run_in_playground(page: Page) -> None:
+    page.fill("#input", script([{"think": LONG}, {"say": f"{LONG} {UNBROKEN}"}]))
+    page.click_text("Run")
+    page.wait_for("done", ".output .summary")
+
+
+def refuse_in_playground(page: Page) -> None:
+    page.fill("#input", "hi")
+    page.fill("#tools", '[{"type": "function"}]')
+    page.click_text("Run")
+    page.wait_for("refused", ".output .summary")
+
+
+def call_in_playground(page: Page) -> None:
+    page.fill("#input", script({"call": "get_time", "args": {}}))
+    page.click_text("function")
+    page.fill("#tools", '[{"type": "function", "name": "get_time", "parameters": {}}]')
+    page.click_text("Run")
+    page.wait_for("Output of get_time", ".answers")
+
+
+def copy_as(page: Page) -> None:
+    page.click_text("Copy as…")
+    page.wait_for("curl", "#copied")
+
+
+def ask_to_delete(page: Page) -> None:
+    page.click_text("Delete")
+    page.wait_for("It cannot be brought back", "dialog")
+
+
+def open_all(page: Page) -> None:
+    page.run(OPEN_ALL)
+
+
+VIEWS: dict[str, tuple[str, str, Callable[[Page], None] | None]] = {
+    "list": ("responses", "tbody tr[data-id]", None),
+    "filters": ("responses?limit=20", "tbody tr[data-id]", open_all),
+    "nothing found": ("responses?model=none", ".nothing p", open_all),
+    "wrong filter": ("responses?status=sad", ".error", None),
+    "transcript": ("responses/{agent}", ".item.assistant", open_all),
+    "chain": ("responses/{second}", "[aria-label=Output] .item", open_all),
+    "failed": ("responses/{failed}", ".ending .error", open_all),
+    "approval": ("responses/{waiting}", ".item.mcp_approval_request", None),
+    "timeline": ("responses/{agent}?tab=timeline", "#panel table", None),
+    "raw": ("responses/{second}?tab=raw", "#panel pre", open_all),
+    "events": ("responses/{agent}?tab=events", "#scrub", open_all),
+    "settings": ("responses/{agent}?tab=request", "#panel pre", None),
+    "copy as": ("responses/{agent}", ".item.assistant", copy_as),
+    "delete": ("responses/{agent}", ".item.assistant", ask_to_delete),
+    "playground": ("playground", "#model option", None),
+    "answered": ("playground", "#model option", run_in_playground),
+    "refused": ("playground", "#model option", refuse_in_playground),
+    "called": ("playground", "#model option", call_in_playground),
+    "compare": ("compare", "form", None),
+    "compared": ("compare?left={first}&right={second}", "[aria-label=Output]", None),
+    "state": ("state", "[aria-label=You]", None),
+    "gone": ("responses/resp_none", ".error", None),
+}
+"""The address of each view, what shows that it is drawn, and what is done there before."""
+
+
+def check(page: Page, view: str) -> None:
+    found = []
+    for theme in THEMES:
+        page.prefer(theme)
+        for size in SIZES:
+            page.resize(size)
+            page.run("return new Promise((done) => requestAnimationFrame(() => done()))")
+            found += [f"{view}, {size[0]} px, {theme}: {each}" for each in faults_of(page)]
+    assert found == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_element_overlaps_another_or_is_cut(page: Page, made: dict[str, str], view: str) -> None:
+    fragment, ready, work = VIEWS[view]
+    page.visit(fragment.format(**made))
+    page.wait(lambda: page.all(ready))
+    if work is not None:
+        work(page)
+    check(page, view)
+
+
+def test_the_form_for_the_key_does_not_overlap(visitor: Page) -> None:
+    visitor.visit("responses")
+    visitor.wait(lambda: visitor.all("#key"))
+    open_all(visitor)
+    check(visitor, "sign-in")
+
+
+def test_a_new_server_does_not_overlap(visitor: Page, serve: Any) -> None:
+    with serve() as server:
+        page = Page(visitor.driver, server.url)
+        page.visit("responses")
+        page.wait(lambda: page.all(".nothing pre"))
+        check(page, "new server")
+
+
+@pytest.mark.parametrize(
+    ("markup", "fault"),
+    [
+        ("<button style='position:absolute;left:9px;top:9px'>One</button>"
+         "<button style='position:absolute;left:9px;top:19px'>Two</button>", "overlap"),
+        ("<button style='position:absolute;left:380px;width:99px'>One</button>", "cut by"),
+        ("<button style='width:30px;white-space:nowrap;overflow:hidden'>Words</button>", "wider"),
+        ("<p style='width:9px;overflow-wrap:anywhere'>One letter a line</p>", "too narrow"),
+    ],
+)  # fmt: skip
+def test_the_measure_finds_what_it_looks_for(page: Page, markup: str, fault: str) -> None:
+    page.driver.get("data:text/html," + markup.replace("#", "%23"))
+    page.resize((390, 844))
+    assert any(each.startswith(fault) for each in faults_of(page))
