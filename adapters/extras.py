@@ -7,7 +7,9 @@ import shlex
 import sys
 from importlib import metadata
 
-_EXTRA = re.compile(r"""^(?P<package>[^;]+?)\s*;.*\bextra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
+_EXTRA = re.compile(
+    r"""^(?P<package>[^;\s]++(?:\s++[^;\s]++)*+)\s*;.*\bextra\s*==\s*['"](?P<extra>[^'"]+)['"]"""
+)
 
 
 def packages_of(extra: str) -> list[str]:

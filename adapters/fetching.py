@@ -13,6 +13,7 @@ message for every failure, so that they learn nothing about the network behind t
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import zlib
@@ -32,11 +33,17 @@ from typing import Any, NamedTuple
 import httpcore
 import httpx
 
-from antiphon.adapters.url_policy import UrlPolicy
+from antiphon.adapters.outgoing.connections import BoundedBackend, cause_of, client_tls
+from antiphon.adapters.outgoing.egress import DIRECT, Egress, Proxy
+from antiphon.adapters.outgoing.tunnel import open_tunnel
+from antiphon.adapters.url_policy import UrlPolicy, is_public_address
 from antiphon.application.ports import Fetcher, FetchResult
 from antiphon.application.support.fair_queue import FairQueue, FairQueues
 from antiphon.application.support.fair_threads import FairThreads
+from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.errors import FetchFailed, FetchRefused, FetchTooLarge
+
+logger = logging.getLogger("antiphon.fetching")
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) -> its addresses as text. Raises: OSError."""
@@ -82,10 +89,11 @@ class _Dialer(httpcore.AsyncNetworkBackend):
     `aclose` closes every connection that it has opened.
     """
 
-    def __init__(self, policy: UrlPolicy, resolve: Resolve) -> None:
+    def __init__(self, policy: UrlPolicy, resolve: Resolve, proxy: Proxy | None = None) -> None:
         self._policy = policy
+        self._proxy = proxy
         self._resolve = resolve
-        self._backend = httpcore.AnyIOBackend()
+        self._backend = BoundedBackend()
         self._opened: list[httpcore.AsyncNetworkStream] = []
 
     async def aclose(self) -> None:
@@ -108,12 +116,21 @@ class _Dialer(httpcore.AsyncNetworkBackend):
         # All of them: a name with a public and an internal address is an attack, not a mistake.
         if not addresses or not all(map(self._policy.allows_address, addresses)):
             raise httpcore.ConnectError(_FAILED)
+        # To the addresses that were checked: a proxy would look up the name again.
+        is_proxied = (
+            self._proxy is not None
+            and self._proxy.is_for(host)
+            and all(map(is_public_address, addresses))
+        )
         failure: Exception = httpcore.ConnectError(_FAILED)
         for address in dict.fromkeys(addresses):
             try:
-                stream = await self._backend.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
+                if self._proxy is not None and is_proxied:
+                    stream = await open_tunnel(self._backend, self._proxy, address, port, timeout)
+                else:
+                    stream = await self._backend.connect_tcp(
+                        address, port, timeout, local_address, socket_options
+                    )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
             else:
@@ -129,7 +146,8 @@ class _Dialer(httpcore.AsyncNetworkBackend):
 
 
 class GuardedPools:
-    """Connection pools that enforce a policy, without proxies or credentials of this machine."""
+    """Connection pools that enforce a policy. They leave by `egress` alone, and know no other
+    proxies or credentials of this machine."""
 
     def __init__(
         self,
@@ -137,8 +155,10 @@ class GuardedPools:
         *,
         resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        egress: Egress = DIRECT,
     ) -> None:
         self.policy = policy
+        self._egress = egress
         self._resolve = resolve
         self._names = FairNames()
         self._ssl_context = ssl_context
@@ -154,9 +174,9 @@ class GuardedPools:
         """
         resolve = self._resolve or partial(self._names.resolve, tenant or f"host {url.host}")
         if url.scheme == "https" and self._ssl_context is None:
-            self._ssl_context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
+            self._ssl_context = await asyncio.to_thread(client_tls, self._egress.certificate)
         async with (
-            aclosing(_Dialer(self.policy, resolve)) as dialer,
+            aclosing(_Dialer(self.policy, resolve, self._egress.proxy)) as dialer,
             httpcore.AsyncConnectionPool(
                 ssl_context=self._ssl_context, network_backend=dialer
             ) as pool,
@@ -168,10 +188,11 @@ class _Exchange(NamedTuple):
     tenant: str
     method: str
     content: bytes
+    hosts: Sequence[str]
 
 
 class HttpFetcher(Fetcher):
-    """Fetches URLs without proxies or credentials of the environment, cookies or kept connections.
+    """Fetches URLs by `egress`, without cookies, kept connections or the environment's proxies.
 
     `timeout_s` limits the whole exchange, including redirects and the wait for a free slot. Tenants
     share the slots fairly, all of them and those of each host. The fetcher reads the body of an
@@ -188,13 +209,14 @@ class HttpFetcher(Fetcher):
         reads: Collection[str] = ("GET",),
         resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        egress: Egress = DIRECT,
     ) -> None:
         self._policy = policy
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._max_redirects = max_redirects
         self._reads = reads
-        self._pools = GuardedPools(policy, resolve=resolve, ssl_context=ssl_context)
+        self._pools = GuardedPools(policy, resolve=resolve, ssl_context=ssl_context, egress=egress)
         self._slots = FairQueue(MAX_CONCURRENT, per_tenant=MAX_PER_TENANT)
         self._host_slots = FairQueues(MAX_PER_HOST, per_tenant=MAX_PER_HOST // 2)
 
@@ -206,17 +228,27 @@ class HttpFetcher(Fetcher):
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
+        hosts: Sequence[str] = (),
     ) -> FetchResult:
-        checked_url = self._policy.check_url(url)
+        checked_url = self._check(url, hosts)
         try:
             async with asyncio.timeout(self._timeout_s):
-                exchange = _Exchange(tenant, method, content)
+                exchange = _Exchange(tenant, method, content, hosts)
                 return await self._follow(checked_url, exchange, dict(headers or {}))
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+            if cause := cause_of(error):
+                origin = f"{checked_url.scheme}://{checked_url.netloc.decode()}"
+                logger.warning("a URL of %s could not be fetched: %s", origin, cause)
             raise FetchFailed(_FAILED) from error
         except (TimeoutError, OSError, zlib.error, RuntimeError, ValueError) as error:
             # anyio raises RuntimeError for some TLS failures.
             raise FetchFailed(_FAILED) from error
+
+    def _check(self, url: str, hosts: Sequence[str]) -> httpx.URL:
+        """Return the URL. Raises: FetchRefused."""
+        if not KeyPolicy(hosts=tuple(hosts)).allows_url(url):
+            raise FetchRefused("The API key may not have the server connect to this host.")
+        return self._policy.check_url(url)
 
     async def _follow(
         self, url: httpx.URL, exchange: _Exchange, headers: dict[str, str]
@@ -232,11 +264,11 @@ class HttpFetcher(Fetcher):
             location = result.headers.get("location")
             if exchange.method != "GET" or result.status not in REDIRECTS or not location:
                 return result
-            url, headers = self._follow_redirect(url, location, headers)
+            url, headers = self._follow_redirect(url, location, headers, exchange.hosts)
         raise FetchFailed("The URL redirects too many times.")
 
     def _follow_redirect(
-        self, url: httpx.URL, location: str, headers: dict[str, str]
+        self, url: httpx.URL, location: str, headers: dict[str, str], hosts: Sequence[str]
     ) -> tuple[httpx.URL, dict[str, str]]:
         try:
             target = url.join(location)
@@ -245,7 +277,7 @@ class HttpFetcher(Fetcher):
         if url.scheme == "https" and target.scheme == "http":
             raise FetchFailed(_FAILED)
         try:
-            target = self._policy.check_url(str(target))
+            target = self._check(str(target), hosts)
         except FetchRefused:
             raise FetchFailed(_FAILED) from None  # do not reveal the target of the redirect
         is_same_origin = (target.scheme, target.host, target.port) == (

@@ -132,6 +132,18 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in NOT_PUBLIC)
 
 
+def is_public_address(text: str) -> bool:
+    """Whether a resolved address is reachable from the public Internet.
+
+    >>> [is_public_address(text) for text in ("9.9.9.9", "fe80::1%eth0", "10.1.1.1")]
+    [True, False, False]
+    """
+    try:
+        return is_public(ipaddress.ip_address(text))
+    except ValueError:  # an address with a zone is link-local
+        return False
+
+
 class NoFetcher(Fetcher):
     """Refuses every URL: the default of a server."""
 

@@ -273,6 +273,9 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 (("{{connection}}", now("antiphon_unsent_bytes", "connection")),),
             ),
             Panel(
+                "Bytes in work", "bytes", (("{{subject}}", now("antiphon_work_bytes", "subject")),)
+            ),
+            Panel(
                 "Memory and processor",
                 "short",
                 (

@@ -20,10 +20,12 @@ Each record says what we decided, which options we refused and why, and when to 
 decision. If you are new to the code, start with 1 to 6.
 """
 THEMES: Mapping[str, tuple[int, ...]] = {
-    "Architecture": (1, 5, 6, 13, 27, 68, 91, 135),
+    "Architecture": (1, 5, 6, 13, 27, 68, 91, 135, 144, 145),
     "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56),
-    "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132),
-    "Engines and models": (87, 88, 89, 90, 92, 94),
+    "Models, prompts and formats": (
+        *(9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132, 142, 143),
+    ),
+    "Engines and models": (87, 88, 89, 90, 92, 94, 137, 141),
     "Input and history": (12, 14, 16, 20, 23),
     "Stores, and runs on several servers": (
         8,
@@ -44,10 +46,10 @@ THEMES: Mapping[str, tuple[int, ...]] = {
         129,
     ),
     "Keys, tenants and webhooks": (36, 37, 38, 73, 74, 75, 76, 77, 80, 81, 122, 124, 127, 130, 131),
-    "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 79, 107),
+    "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 146, 79, 107, 148),
     "Code and commands": (41, 42, 47, 48, 49, 113, 120, 121, 126),
     "Web search, file search and citations": (43, 44, 45, 46, 50, 51, 52, 112),
-    "Network and transport": (71, 72, 83, 108, 118),
+    "Network and transport": (71, 72, 83, 108, 118, 136, 138),
     "Operation": (95, 97, 98, 99, 100, 102, 103, 104, 105, 106, 114, 117, 119),
     "How the project is developed": (59, 66, 67, 82),
 }

@@ -23,14 +23,16 @@ from antiphon.domain import content, items, tools
 from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS
+from antiphon.domain.requests import decisions
 from antiphon.domain.requests import request as requests
 from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.responses.response import Response
-from antiphon.domain.retrieval import vector_stores
+from antiphon.domain.retrieval import embeddings, vector_stores
 from antiphon.domain.retrieval.vector_stores import MAX_FLOAT
 from antiphon.domain.vocabulary.steps import State
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.errors import STATUS
+from antiphon.entrypoints.http.wire.bodies import BodyLimits
 from antiphon.entrypoints.http.wire.dialects import DIALECTS, OPENAI
 
 PAGES = Path(__file__).with_name("reference")
@@ -176,7 +178,8 @@ def draw_tool_types() -> Iterator[Row]:
 
 def draw_body(name: str) -> Iterator[Row]:
     """Yield the fields of the body of one of the smaller endpoints."""
-    kind = getattr(requests, name, None) or getattr(vector_stores, name)
+    modules = (requests, vector_stores, embeddings, decisions)
+    kind = next(getattr(module, name) for module in modules if hasattr(module, name))
     notes = NOTES["bodies"][name]
     _check_notes({"": notes}, set(_types_by_path(kind)))
     yield "Field", "Type and limits", "Meaning"
@@ -273,7 +276,7 @@ def _check_notes(notes: Mapping[str, Mapping[str, str]], known: set[str]) -> Non
 @cache
 def _read_openapi() -> dict[str, Any]:
     # Handlers are not called, so nothing needs to be behind them.
-    nothing = SimpleNamespace(options=SimpleNamespace(dialect=OPENAI))
+    nothing = SimpleNamespace(options=SimpleNamespace(dialect=OPENAI, limits=BodyLimits()))
     given: dict[str, Any] = {
         name: 0 if parameter.kind is parameter.KEYWORD_ONLY else nothing
         for name, parameter in inspect.signature(create_app).parameters.items()

@@ -11,6 +11,7 @@ from typing import get_args, get_type_hints
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
+from antiphon.adapters.engines.llama.options import LlamaOptions
 from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
 from antiphon.adapters.models.chat_completions import ChatOptions
 from antiphon.entrypoints.settings import SETTINGS, McpServer, ModelTable, Setting
@@ -60,6 +61,7 @@ PLACES = {"model": "MODEL", "engine_options": "-- OPTIONS"}
 ENGINE_OPTIONS: Mapping[str, type[Struct]] = {
     "vllm": VllmOptions,
     "vllm_http": VllmHttpOptions,
+    "llama": LlamaOptions,
     "chat": ChatOptions,
     "scripted": Scripted,
 }

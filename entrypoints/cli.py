@@ -26,9 +26,9 @@ from antiphon.entrypoints.commands.options import (
     CommandWithEngineOptions,
     add_config_option,
     add_settings_options,
+    first_group,
     format_help,
     metavar,
-    option_groups,
     set_options,
 )
 from antiphon.entrypoints.process.exits import EXIT_INTERRUPTED, end, ending_with_a_sentence
@@ -57,8 +57,9 @@ EXAMPLES = """\
 
 [bold]Where settings come from[/]
 
-Each option is also an environment variable and a key in the settings file.
-Options override variables, and variables override the file.
+`antiphon serve --help-all` lists all of them. Each option is also an
+environment variable and a key in the settings file. Options override
+variables, and variables override the file.
 
   [dim]# antiphon.toml[/]
   model = "./models/gpt-oss-20b"
@@ -125,7 +126,7 @@ SERVE_HELP = click.RichHelpConfiguration(
     text_markup="rich",
     show_arguments=True,
     options_table_column_types=["required", "opt_all", "metavar", "help"],
-    option_groups={"antiphon serve": option_groups()},
+    option_groups={"antiphon serve": first_group()},
     footer_text=EXAMPLES,
 )
 
@@ -138,7 +139,8 @@ def app() -> None:
 
     [bold]antiphon serve[/] starts the server with scripted models, to try it out.
     [bold]antiphon serve MODEL[/] serves your own model on vLLM.
-    [bold]antiphon serve --help[/] explains every setting, with examples.
+    [bold]antiphon serve --help[/] explains the settings that matter first, with examples.
+    [bold]antiphon serve --help-all[/] explains every setting.
     [bold]antiphon doctor[/] checks this machine and the settings, and says what to do.
     [bold]antiphon keys --help[/] explains how to create API keys for others.
     [bold]antiphon formats check MODEL[/] shows whether the tool calls of a model are understood.
@@ -157,9 +159,17 @@ def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> int
     Everything after [bold]--[/] is passed to vLLM unchanged.
     """
     file = s.find_file(config, os.environ)
-    settings = s.load(file, os.environ, set_options(options, ctx.meta["engine_options"]))
+    chosen = set_options(options, ctx.meta["engine_options"])
+    settings = s.load(file, os.environ, chosen)
     if file is not None:
         click.echo(f"Reading settings from {file.absolute()}", err=True)
+    names_none = not any(
+        s.is_set(each, file, os.environ, chosen) for each in s.SINGLE_MODEL_SETTINGS
+    )
+    if names_none and not settings.models:
+        from antiphon.entrypoints.wiring.small_model import with_small_model
+
+        settings = with_small_model(settings)
 
     # Imported late: the server imports Litestar and the chosen adapters, which takes a second.
     # Help, version, and setting errors should not have to wait for it.

@@ -16,6 +16,7 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
 from antiphon.application.model.models import Models
 from antiphon.application.ports import Clock, Fetcher, Meter, NewId, ReadPdf, Store
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.settings import Settings
@@ -63,7 +64,8 @@ class Container(containers.DeclarativeContainer):
         own=Singleton(stores.own_store, settings),
     )
     store: Provider[Store] = Singleton(metrics.measured_store, chosen_store, meter)
-    log = Singleton(stores.event_log, settings)
+    bytes_in_work = Singleton(BytesInWork, settings.provided.max_work_bytes)
+    log = Singleton(stores.event_log, settings, bytes_in_work)
     files = Singleton(stores.file_store, settings)
     vector_stores = Singleton(stores.vector_stores, settings)
     embeddings = Singleton(file_search.embeddings, settings)
@@ -76,7 +78,9 @@ class Container(containers.DeclarativeContainer):
     read_pdf: Provider[ReadPdf] = Singleton(PdfReader)
     webhook_endpoints = Singleton(webhooks.read_endpoints, settings)
     webhook_fetcher: Provider[Fetcher] = Singleton(
-        metrics.measured_webhooks, Singleton(webhooks.webhook_fetcher, webhook_endpoints), meter
+        metrics.measured_webhooks,
+        Singleton(webhooks.webhook_fetcher, webhook_endpoints, settings),
+        meter,
     )
 
     supervised_models = Singleton(build_models, settings)

@@ -13,9 +13,11 @@ from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.model.describe_models import DescribeModels
+from antiphon.application.model.output_bounds import OutputRoom
 from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import OtherServers
 from antiphon.application.resources.conversation_claim import ClaimConversation
+from antiphon.application.resources.embeddings import MakeEmbeddings
 from antiphon.application.resources.files import FileLimits
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.webhooks import CreateDeliveries
@@ -23,6 +25,7 @@ from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CallerBounds, CreateResponseService
+from antiphon.application.responses.decide import Decide
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.explain import ExplainResponse
 from antiphon.application.responses.follow import FollowResponse
@@ -40,18 +43,21 @@ from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.runs.turns import PlanTurns
 from antiphon.application.runs.until_shutdown import ShutdownSignal
+from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.telemetry.run_trace import KeepTraces
+from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.application.tools.hosted import ToolProvider
+from antiphon.application.tools.mcp import OpenMcpSessions
+from antiphon.application.tools.outputs import ToolRoom
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.api.containers import ContainerServices
 from antiphon.entrypoints.http.api.conversations import ConversationServices
 from antiphon.entrypoints.http.api.files import FileServices
-from antiphon.entrypoints.http.api.responses import Relay, Services
+from antiphon.entrypoints.http.api.services import Relay, Services
 from antiphon.entrypoints.http.api.vector_stores import VectorStoreServices
 from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.options import HttpOptions
-from antiphon.entrypoints.http.wire.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.wire.sse import KeepAlive
 from antiphon.entrypoints.wiring import access, admission, code, media, stores, tools
 from antiphon.entrypoints.wiring import traces as t
@@ -68,6 +74,7 @@ class Runs:
         bounds: CallerBounds,
         keep_traces: KeepTraces,
         hosted_tools: Callable[[OtherServers | None], Sequence[ToolProvider]],
+        bytes_in_work: BytesInWork,
         *,
         others: OtherServers | None,
     ) -> None:
@@ -91,14 +98,16 @@ class Runs:
                 tool_substitutions=substitutions,
             )
 
+        answers = ApprovalAnswers(store)
         plan_turns = PlanTurns(
             show_items,
             sealer.seal,
-            tool_servers,
+            OpenMcpSessions(tool_servers, answers),
             budgets=tools.budgets(settings),
             audit_log=ports.audit_log(),
             traces=keep_traces,
             propagation=ports.propagation(),
+            tool_room=ToolRoom(bytes_in_work),
         )
         jobs = Jobs(sealer.seal, sealer.unseal)
         self.active = admission.active_runs(settings)
@@ -109,6 +118,7 @@ class Runs:
             self.prepare_turn,
             plan_turns,
             jobs,
+            answers,
             can_resume=store.outlives_server,
             owner=owner,
             new_id=new_id,
@@ -152,9 +162,10 @@ class App:
         check = code.check_container(settings, files)
         keep_traces = t.keep_traces(settings, store, sealer)
         self.models, self.supervise_models = ports.models(), supervise_models
-        incoming = IncomingBytes(settings.max_incoming_bytes)
-        options = w.http_options(settings, self.models, incoming)
-        self.transport = w.transport(settings, incoming)
+        self.bytes_in_work = ports.bytes_in_work()
+        supervise_models.share(OutputRoom(self.bytes_in_work))
+        options = w.http_options(settings, self.models, self.bytes_in_work)
+        self.transport = w.transport(settings, self.bytes_in_work)
         self.relaying = relaying(settings, owner, store, sealer, ports.peers())
         self.access = access.build_access(
             settings, ports.keys_file(), store, ports.issuer_keys(), sealer, now=now
@@ -162,7 +173,11 @@ class App:
         self.conversations = ConversationServices(
             store, bounds.check_quota, options, seal=sealer.seal, new_id=new_id, now=now
         )
-        limits = FileLimits(max_bytes=settings.max_file_bytes, quota_bytes=settings.keep_file_bytes)
+        limits = FileLimits(
+            max_bytes=settings.max_file_bytes,
+            quota_bytes=settings.keep_file_bytes,
+            total_bytes=settings.keep_all_file_bytes,
+        )
         self.files = FileServices(files, ports.vector_stores(), limits, new_id=new_id, now=now)
         sandboxes = ports.sandboxes()
         self.containers = ContainerServices(sandboxes, check, files, self.relaying.client, options)
@@ -189,14 +204,26 @@ class App:
                 others=others,
             )
 
-        self.runs = Runs(ports, bounds, keep_traces, hosted_tools, others=self.relaying.client)
+        self.runs = Runs(
+            ports,
+            bounds,
+            keep_traces,
+            hosted_tools,
+            self.bytes_in_work,
+            others=self.relaying.client,
+        )
         relay = relay_of(self.relaying, self.runs.active)
         self.services = build_responses(ports, self.runs, bounds, keep_traces, options, relay=relay)
-        self.check_ready = CheckReady(store, self.models, self.runs.active)
+        self.check_ready = CheckReady(
+            store, ports.files(), self.models, self.runs.active, clock=ports.clock()
+        )
         self.server_state = ServerState(
             owner=owner,
             store_kind=stores.store_kind(settings),
             started_at=int(time.time()),
+            keep_events_s=settings.keep_events_s,
+            quotas=bounds.check_quota.quotas,
+            limits=bounds.limits,
             store=store,
             runs=self.runs.active,
             admission=self.services.admission,
@@ -205,6 +232,7 @@ class App:
             streams=self.services.keepalive,
             websockets=self.services.websockets,
             connections=self.transport.connections,
+            bytes_in_work=self.bytes_in_work,
             peers=ports.peers(),
         )
 
@@ -221,8 +249,9 @@ def build_responses(
     """Return what `/v1/responses` and its relatives call."""
     settings, store, log, owner = ports.settings(), ports.store(), ports.log(), ports.owner()
     new_id, now = ports.new_id(), ports.now()
-    admit, get = admission.admission(settings), GetResponse(store, runs.active)
-    follow = FollowResponse(log, store, ports.meter())
+    answers = ApprovalAnswers(store)
+    admit, get = admission.admission(settings), GetResponse(store, runs.active, answers)
+    follow = FollowResponse(log, store, ports.meter(), ports.bytes_in_work())
     start_limits = StartLimits(
         keep_days=settings.keep_days,
         max_waiting=settings.max_waiting,
@@ -255,15 +284,25 @@ def build_responses(
         create_once=CreateOnce(create, keys),
         count=CountTokens(runs.expand_prompt, runs.prepare_turn, bounds.limits),
         compact=CompactConversation(create, new_id=new_id),
+        decide=Decide(
+            ports.models(), runs.prepare_turn, bounds.limits, admit, runs.active, new_id=new_id
+        ),
+        embed=MakeEmbeddings(
+            ports.embeddings(),
+            bounds.limits,
+            ports.bytes_in_work(),
+            model=settings.embeddings.model,
+            new_id=new_id,
+        ),
         describe_models=DescribeModels(ports.models(), hosted_tools=hosted),
         get=get,
         explain=ExplainResponse(get, follow, store, keep_traces),
-        list=ListResponses(store, runs.active, get),
+        list=ListResponses(store, runs.active, get, answers),
         follow=follow,
-        delete=DeleteResponse(store, log, runs.stop),
+        delete=DeleteResponse(store, log, runs.stop, bounds.check_quota),
         cancel=CancelResponse(store, runs.stop),
         input_items=ListInputItems(store),
-        keepalive=KeepAlive(settings.keepalive_s),
+        keepalive=KeepAlive(settings.keepalive_s, settings.keepalive),
         stopping=asyncio.Event(),
         drained=ShutdownSignal(),
         seal=ports.sealer().seal,

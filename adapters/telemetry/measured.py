@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
@@ -67,12 +67,13 @@ class MeasuredWebhooks(Fetcher):
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
+        hosts: Sequence[str] = (),
     ) -> FetchResult:
         started_at = time.perf_counter()
         result = "no answer"
         try:
             answer = await self._fetcher.fetch(
-                url, tenant=tenant, method=method, headers=headers, content=content
+                url, tenant=tenant, method=method, headers=headers, content=content, hosts=hosts
             )
             result = "received" if 200 <= answer.status < 300 else "refused"
             return answer

@@ -112,6 +112,7 @@ class MakeSpans:
             g.FIRST_CHUNK: _seconds(turn.started_at, turn.first_token_at),
             g.ATTEMPTS: turn.attempts if turn.attempts > 1 else None,
             g.IS_REPAIRED: turn.is_repaired or None,
+            g.UNMARKED_CALLS: turn.unmarked_calls or None,
             g.RESUMED_TOKENS: turn.resumed_tokens or None,
         }
         if is_model_turn:

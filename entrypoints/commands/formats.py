@@ -13,6 +13,7 @@ from rich.text import Text
 from antiphon.adapters.formats.chat_template.detection import HARMONY, UNDETECTED
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.format_check import FormatCapabilities, FormatReport, check_format
+from antiphon.entrypoints.commands.terminal import printable, printable_json
 from antiphon.entrypoints.wiring.models import family_of
 
 EXIT_NO_CALLS = 1
@@ -60,7 +61,7 @@ def check(path: Path, name: str, template_file: Path | None, *, as_json: bool) -
 
 
 def _print_json(value: object) -> None:
-    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    text = printable_json(msgspec.json.format(msgspec.json.encode(value)).decode())
     Console(highlight=False, soft_wrap=True).print(Text(text))
 
 
@@ -96,7 +97,7 @@ def _verdict(report: FormatReport) -> str:
 def _list(title: str, texts: Sequence[str]) -> Iterator[str]:
     if texts:
         yield f"{title}:"
-        yield from (f"  - {_visible(text)}" for text in texts)
+        yield from (f"  - {printable(text)}" for text in texts)
 
 
 def _capability_lines(capabilities: FormatCapabilities | None) -> Iterator[str]:
@@ -112,7 +113,7 @@ def _block(title: str, text: str) -> Iterator[str]:
     if text:
         yield ""
         yield f"{title}:"
-        yield from (f"  | {line}" for line in _shorten(_visible(text)).split("\n"))
+        yield from (f"  | {line}" for line in _shorten(printable(text)).split("\n"))
 
 
 def _shorten(text: str) -> str:
@@ -122,14 +123,3 @@ def _shorten(text: str) -> str:
     half = MAX_SHOWN_CHARACTERS // 2
     omitted = len(text) - 2 * half
     return f"{text[:half]}\n… {omitted:,} characters …\n{text[-half:]}"
-
-
-def _visible(text: str) -> str:
-    """Return the text without characters that would control the terminal.
-
-    >>> _visible("a\\x1b[1m")
-    'a\\\\x1b[1m'
-    """
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text
-    )

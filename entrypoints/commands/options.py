@@ -12,14 +12,24 @@ from rich_click.utils import OptionGroupDict
 
 from antiphon.entrypoints import settings as s
 
+FIRST = ("model", "engine", "served_model_name", "host", "port", "auth", "store", "data_dir")
+"""The settings that most servers need: `--help` shows them alone."""
+
+
+def first_group() -> list[OptionGroupDict]:
+    """Return the group of the settings that most servers need."""
+    return option_groups()[:1]
+
 
 def option_groups() -> list[OptionGroupDict]:
-    """Return the groups in which help shows the settings."""
-    groups: dict[str, list[str]] = {}
-    for setting in s.SETTINGS.values():
-        name = "model" if setting.path == "model" else setting.option
-        groups.setdefault(setting.group, []).append(name)
-    groups["Other"] = ["--config", "--help"]
+    """Return the groups in which help shows the settings: first those that most servers need."""
+    names = {
+        path: "model" if path == "model" else setting.option for path, setting in s.SETTINGS.items()
+    }
+    groups = {"Start here": [*(names[path] for path in FIRST), "--config", "--help", "--help-all"]}
+    for path, setting in s.SETTINGS.items():
+        if path not in FIRST:
+            groups.setdefault(setting.group, []).append(names[path])
     return [{"name": name, "options": options} for name, options in groups.items()]
 
 
@@ -52,26 +62,50 @@ def add_config_option(command: Command) -> Command:
 
 
 def add_settings_options(command: Command) -> Command:
-    """Add an option for each setting, but for those that are arguments."""
+    """Add an option for each setting, but for those that are arguments, and `--help-all`."""
     # Values stay text and have no default: settings/sources.py converts them, and it must see which
     # ones are missing. Click reads no variables, since an error has to name the value's source.
     for path, setting in reversed(list(s.SETTINGS.items())):
         name = path.replace(".", "__")
         if path in ("model", "engine_options"):  # these two are arguments
             continue
+        is_hidden = path not in FIRST
         if setting.is_flag:
             flags = f"{setting.option}/--no-{setting.option.removeprefix('--')}"
-            option = click.option(flags, name, default=None, help=format_help(setting))
+            option = click.option(
+                flags, name, default=None, hidden=is_hidden, help=format_help(setting)
+            )
         else:
             option = click.option(
                 setting.option,
                 name,
                 metavar=metavar(setting),
                 multiple=setting.is_list,
+                hidden=is_hidden,
                 help=format_help(setting),
             )
         command = option(command)
-    return command
+    return click.option(
+        "--help-all",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        help=f"Show this message with all {len(s.SETTINGS)} settings, and exit.",
+    )(command)
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    assert isinstance(ctx, click.RichContext)
+    for parameter in ctx.command.params:
+        if isinstance(parameter, click.Option):
+            parameter.hidden = False
+    [[command, first]] = ctx.help_config.option_groups.items()
+    ctx.help_config.option_groups = {command: [*first, *option_groups()[1:]]}
+    click.echo(ctx.get_help(), color=ctx.color)
+    ctx.exit()
 
 
 class CommandWithEngineOptions(click.RichCommand):

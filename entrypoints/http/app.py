@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Litestar
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
@@ -14,21 +15,28 @@ from antiphon.application.model.models import Models
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.api.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.api.conversations import Conversations, ConversationServices
+from antiphon.entrypoints.http.api.embeddings import EmbeddingRoutes
 from antiphon.entrypoints.http.api.files import Files, FileServices
 from antiphon.entrypoints.http.api.forms import FORM_BYTES
 from antiphon.entrypoints.http.api.health import Health
 from antiphon.entrypoints.http.api.metrics import Expose, metrics_page
 from antiphon.entrypoints.http.api.models import ModelRoutes
-from antiphon.entrypoints.http.api.responses import Responses, Services
+from antiphon.entrypoints.http.api.responses import Responses
+from antiphon.entrypoints.http.api.services import Services
 from antiphon.entrypoints.http.api.vector_store_files import FileBatches, VectorStoreFiles
 from antiphon.entrypoints.http.api.vector_stores import VectorStoreRoutes, VectorStoreServices
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.console.state import ServerState, console_state
+from antiphon.entrypoints.http.doors.chat.routes import ChatCompletions
+from antiphon.entrypoints.http.doors.completions.routes import Completions
+from antiphon.entrypoints.http.doors.decisions import Decisions
+from antiphon.entrypoints.http.doors.messages.routes import Messages
 from antiphon.entrypoints.http.errors import ExceptionHandlers
 from antiphon.entrypoints.http.pages.home import home
 from antiphon.entrypoints.http.pages.openapi import openapi_config
 from antiphon.entrypoints.http.websocket.endpoint import handle_websocket
+from antiphon.entrypoints.http.wire.asgi_responses import BYTES_IN_WORK
 
 CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint, console_state)
 
@@ -66,6 +74,9 @@ def create_app(
     return HttpApp(
         route_handlers=[
             Responses,
+            ChatCompletions,
+            Completions,
+            Messages,
             handle_websocket,
             Conversations,
             Files,
@@ -73,6 +84,8 @@ def create_app(
             VectorStoreRoutes,
             VectorStoreFiles,
             FileBatches,
+            Decisions,
+            EmbeddingRoutes,
             ModelRoutes,
             Health,
             home,
@@ -103,4 +116,5 @@ def create_app(
         logging_config=None,
         # Only for forms: bodies.py reads JSON bodies.
         request_max_body_size=max_file_bytes + FORM_BYTES,
+        state=State({BYTES_IN_WORK: services.options.limits.bytes_in_work}, deep_copy=False),
     )

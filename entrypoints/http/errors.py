@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from antiphon.entrypoints.http.api.requests import (
     header,
     is_accepted,
     note_error,
+    request_id,
     response_headers,
 )
 from antiphon.entrypoints.http.pages import signposts
@@ -37,8 +39,10 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.InvalidToken: 401,
     er.Unauthenticated: 401,
     er.Forbidden: 403,
+    er.ForeignSite: 403,
     er.NotFound: 404,
     er.ContainerElsewhere: 409,
+    er.AlreadyAnswered: 409,
     er.BodyTooLarge: 413,
     er.UnsupportedMediaType: 415,
     er.ConcurrencyLimitExceeded: 429,
@@ -48,6 +52,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.ServerShuttingDown: 503,
     er.ServerUnreachable: 503,
     er.IdempotencyKeyInUse: 503,
+    er.EmbeddingsRefused: 400,
     er.EmbeddingsError: 503,
     er.RequestError: 400,
     er.EngineDead: 503,
@@ -59,7 +64,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
 }
 """The first matching type counts, so subclasses come before their bases."""
 
-RETRY_LATER = (429, 503)
+RETRY_LATER = (429, 503, 529)
 HEADERS: Mapping[type[Exception], Mapping[str, str]] = {
     # So that the client's next request goes to another server.
     er.ServerShuttingDown: {"connection": "close"},
@@ -69,6 +74,15 @@ HEADERS: Mapping[type[Exception], Mapping[str, str]] = {
 
 STORE_FAILED = "The server's store cannot be read or written at the moment."
 """The message for clients. The reason names machines and files, so it goes only to the log."""
+
+TOO_LONG = "prompt is too long"
+"""How the message begins by which clients of the Messages API know that they have to compact. Some
+read how long it is and may be: `prompt is too long: 9000 tokens > 8192 maximum`."""
+
+_LENGTHS = re.compile(r"(\d{1,12}) tokens of at most (\d{1,12})")
+
+THREADS_UNSUPPORTED = "thread_unsupported_request"
+"""The code by which clients of the Messages API know that they have to send all messages."""
 
 RETRY_AFTER_S = 1
 RETRY_HEADERS = frozenset({"retry-after", "x-should-retry"})
@@ -102,9 +116,27 @@ def error_json(
     param: str | None,
     code: str | None,
     dialect: Dialect = OPENAI,
+    *,
+    request_id: str | None = None,
 ) -> bytes:
-    """Return the body of an error. It always has all four keys."""
-    return msgspec.json.encode({"error": error_body(status, message, param, code, dialect)})
+    """Return the body of an error. It always has all four keys, or those that its dialect has."""
+    error = error_body(status, message, param, code, dialect)
+    if not dialect.tags_errors:
+        return msgspec.json.encode({"error": error})
+    tagged: dict[str, Any] = {"type": error.type, "message": _self_contained(error)}
+    if error.code == THREADS_UNSUPPORTED:
+        tagged["details"] = {"error_code": error.code}
+    return msgspec.json.encode({"type": "error", "error": tagged, "request_id": request_id})
+
+
+def _self_contained(error: ErrorBody) -> str:
+    """Return a message that also says what has keys of its own elsewhere."""
+    if error.code == er.CONTEXT_EXCEEDED:
+        lengths = _LENGTHS.search(error.message)
+        return f"{TOO_LONG}: {lengths[1]} tokens > {lengths[2]} maximum" if lengths else TOO_LONG
+    if error.param is None or repr(error.param) in error.message:
+        return error.message
+    return f"{error.param}: {error.message}"
 
 
 def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
@@ -122,6 +154,8 @@ def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
 
 def error_headers(exc: Exception) -> Mapping[str, str]:
     """Return the headers that belong to this error, and no other of its status."""
+    if isinstance(exc, er.UnsupportedContentEncoding):
+        return {"accept-encoding": exc.accepted}  # RFC 9110, section 15.5.16
     if not isinstance(exc, er.LimitExceeded):
         return HEADERS.get(type(exc), {})
     wait_s = exc.retry_after_s
@@ -149,6 +183,15 @@ def _then_forget_frames(handle: Handler) -> Handler:
         return response
 
     return handle_and_forget
+
+
+def _choices_of(request: HttpRequest, name: str | None) -> str:
+    """Return what a parameter of the address may be, as a sentence; "" if it has no list."""
+    signature = request.scope["route_handler"].parsed_fn_signature
+    field = signature.parameters.get(str(name))
+    if field is None or not field.is_literal:
+        return ""
+    return f". Supported values are: {', '.join(map(repr, field.args))}."
 
 
 def forget_frames(exc: BaseException | None) -> None:
@@ -184,7 +227,7 @@ class ExceptionHandlers:
             first: Any = exc.extra[0]
             param = str(first.get("key") or "") or None
             message = str(first.get("message") or message)
-            message = f"Invalid {param!r}: {message}"
+            message = f"Invalid {param!r}: {message}{_choices_of(request, param)}"
         if isinstance(exc, NotFoundException):
             message = signposts.not_found(
                 request.method, request.url.path, host=header(request, b"host")
@@ -209,13 +252,14 @@ class ExceptionHandlers:
     ) -> Response[bytes]:
         all_headers = {**(headers or {}), **response_headers(request)}
         dialect = dialect_or_default(self._dialect, request)  # an unknown one is itself an error
+        status = dialect.status(status)
         note_error(request, code or dialect.error_type(status))
         if is_accepted(request):
             all_headers["x-should-retry"] = "false"
         if status in RETRY_LATER and not RETRY_HEADERS.intersection(all_headers):
             all_headers["retry-after"] = str(RETRY_AFTER_S)
         return Response(
-            error_json(status, message, param, code, dialect),
+            error_json(status, message, param, code, dialect, request_id=request_id(request)),
             status_code=status,
             media_type="application/json",
             headers=all_headers,

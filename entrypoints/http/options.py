@@ -20,4 +20,3 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     error_stacks: bool = False
     websocket_s: float = 3600.0
     lanes: LaneLimits = LaneLimits()
-    cors_origins: frozenset[str] = frozenset()

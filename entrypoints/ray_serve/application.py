@@ -95,7 +95,7 @@ def load_settings(args: Mapping[str, Any], environ: Mapping[str, str]) -> Settin
     unknown = sorted(options.keys() - SETTINGS.keys())
     if unknown:
         raise SettingsError(
-            f"{unknown[0]!r} is not a setting; `antiphon serve --help` lists them all."
+            f"{unknown[0]!r} is not a setting; `antiphon serve --help-all` lists them all."
         )
     file = find_file(None if path is None else Path(path), environ)
     # With this host, `auth` asks for keys unless it is off.

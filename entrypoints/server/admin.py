@@ -12,10 +12,13 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from antiphon.application.runs.readiness import CheckReady
+from antiphon.entrypoints.http.access.auth import Authentication
 from antiphon.entrypoints.http.api.health import Health
 from antiphon.entrypoints.http.api.metrics import Expose, metrics_page
+from antiphon.entrypoints.http.wire.plain_requests import PlainRequests
 from antiphon.entrypoints.http.wire.protocol import BoundedProtocol
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.access import admin_sites
 from antiphon.entrypoints.wiring.transport import admin_transport
 
 CLOSE_S = 1
@@ -43,7 +46,7 @@ async def serving_admin(
         logging_config=None,
     )
     config = uvicorn.Config(
-        app,
+        Authentication(PlainRequests(app), None, sites=admin_sites(settings)),
         http=BoundedProtocol.sharing(transport),
         ws="none",
         lifespan="off",

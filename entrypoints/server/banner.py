@@ -20,6 +20,7 @@ from rich.table import Table
 from antiphon.entrypoints.http.pages import openapi
 from antiphon.entrypoints.http.pages.first_request import curl_line, python_lines
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.small_model import how_to_get_it
 
 logger = logging.getLogger("antiphon.server")
 REMINDER_S = 15.0
@@ -71,6 +72,7 @@ def ready(
         "api keys": _describe_keys(settings, first_key_command),
         "url": f"{url}/v1",
         "openapi": url + openapi.PATH,
+        **({"for a real model": how_to_get_it()} if _is_default(settings) else {}),
     }
     show = _print_styled if console.is_terminal else _print_plain
     needs_key = settings.needs_keys
@@ -132,6 +134,11 @@ class _LogLines(io.StringIO):
 def console_of(settings: Settings) -> Console:
     """Return where these messages go: into the log, if each line of it must be JSON."""
     return Console(file=_LogLines()) if settings.log_format == "json" else Console(stderr=True)
+
+
+def _is_default(settings: Settings) -> bool:
+    """Whether the models are scripted because nobody named one."""
+    return not settings.models and (settings.model, settings.engine) == (None, "auto")
 
 
 def _describe_keys(settings: Settings, first_key_command: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from antiphon.entrypoints.server.seal_key import start_sealing
 from antiphon.entrypoints.services import App, Runs
 from antiphon.entrypoints.wiring.access import check_access
 from antiphon.entrypoints.wiring.file_search import index_files
+from antiphon.entrypoints.wiring.stores import hidden_places
 
 logger = logging.getLogger("antiphon.server")
 
@@ -42,6 +43,19 @@ class Startable(Protocol):
 
 
 S = TypeVar("S", bound=Startable)
+
+
+def parts_that_read(ports: Container) -> Mapping[str, Callable[[], Startable | None]]:
+    """Return the parts whose start only looks for what they need: None for one that is off.
+
+    `antiphon doctor` starts them as a server does, and so finds what would stop the server.
+    """
+    return {
+        "identity provider": ports.issuer_keys,
+        "prompt templates": ports.prompts,
+        "embeddings": ports.embeddings,
+        "web search": ports.web,
+    }
 
 
 @asynccontextmanager
@@ -70,14 +84,15 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
         )
         await _run(stack, deliveries.run_every(DELIVERY_INTERVAL_S))
         await start_keys(ports)
-        if (issuer_keys := await _start_if_any(stack, ports.issuer_keys())) is not None:
-            await _run(stack, issuer_keys.run_forever())
-        if (prompts := ports.prompts()) is not None:
-            await prompts.start()
         files = await _start(stack, ports.files())
         vector_stores = await _start(stack, ports.vector_stores())
-        embeddings = await _start_if_any(stack, ports.embeddings())
-        index = index_files(settings, vector_stores, files, ports.read_pdf(), embeddings)
+        for sentence in hidden_places(settings):
+            logger.warning("%s", sentence)
+        for part in parts_that_read(ports).values():
+            await _start_if_any(stack, part())
+        if (issuer_keys := ports.issuer_keys()) is not None:
+            await _run(stack, issuer_keys.run_forever())
+        index = index_files(settings, vector_stores, files, ports.read_pdf(), ports.embeddings())
         await _run(stack, index.run_forever())
         sweep_vector_stores = SweepVectorStores(vector_stores, now=now)
         await _run(stack, sweep_vector_stores.run_every(settings.sweep_s))
@@ -86,7 +101,6 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
         if (tool_servers := ports.tool_servers()) is not None:
             stack.push_async_callback(tool_servers.aclose)
         await _start_if_any(stack, ports.sandboxes())
-        await _start_if_any(stack, ports.web())
         supervise_models = SuperviseModels(ports.supervised_models())
         stack.push_async_callback(supervise_models.aclose)
         if (peers := ports.peers()) is not None:

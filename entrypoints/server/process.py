@@ -11,6 +11,7 @@ from typing import Any
 
 from antiphon.application.ports import RunStore
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.process.exits import STOP_SIGNALS
 from antiphon.entrypoints.server import banner
 from antiphon.entrypoints.server.listener import Listeners, binding
 from antiphon.entrypoints.settings import Settings
@@ -36,7 +37,7 @@ def tune_interpreter() -> None:
 class Process:
     """The only process of a server."""
 
-    stop_signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+    stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -34,6 +34,7 @@ from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.websocket.protocol import WebSocketProtocol
 from antiphon.entrypoints.http.wire.connections import Connections
 from antiphon.entrypoints.http.wire.dialects import DIALECTS
+from antiphon.entrypoints.http.wire.plain_requests import PlainRequests
 from antiphon.entrypoints.http.wire.protocol import BoundedProtocol
 from antiphon.entrypoints.http.wire.tls import Certificate, TlsProtocol
 from antiphon.entrypoints.process.event_loop import new_event_loop
@@ -282,7 +283,12 @@ async def start_app(
         settings,
         stack,
         RefuseEarly(asgi, app.services.admission, dialect=dialect),
-        partial(Authentication, identities=app.access.identities, dialect=dialect),
+        lambda inner: Authentication(
+            PlainRequests(inner, dialect=dialect),
+            app.access.identities,
+            sites=app.access.sites,
+            dialect=dialect,
+        ),
     )
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)

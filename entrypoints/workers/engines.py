@@ -29,7 +29,11 @@ from antiphon.adapters.extras import install_command
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.process.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.settings import ModelTable, Settings
-from antiphon.entrypoints.wiring.models import VllmOptions, tables_of_a_single_model
+from antiphon.entrypoints.wiring.models import (
+    VllmOptions,
+    runs_a_file,
+    tables_of_a_single_model,
+)
 from antiphon.entrypoints.wiring.own_classes import convert_options
 from antiphon.entrypoints.workers.child import Child, Pauses
 from antiphon.entrypoints.workers.worker_spec import SIGNALS, end_with_the_supervisor
@@ -69,6 +73,11 @@ def share_engines(
     tables = settings.models
     if not tables and settings.engine == "vllm":
         tables = tuple(tables_of_a_single_model(settings))
+    if settings.engine == "llama" or any(map(runs_a_file, tables)):
+        raise SettingsError(
+            "A model file is run in one process: use --workers 1, or start a llama-server, and "
+            "name its URL in a table [[models]]."
+        )
     if not any(table.engine == "vllm" for table in tables):
         return settings, []
     if find_spec("vllm") is None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from antiphon.adapters.ids import new_id
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.process.exits import EXIT_MODELS_FAILED
+from antiphon.entrypoints.process.exits import EXIT_MODELS_FAILED, STOP_SIGNALS
 from antiphon.entrypoints.process.log_format import set_up_logs
 from antiphon.entrypoints.process.sockets import remove_socket
 from antiphon.entrypoints.server import banner
@@ -59,7 +59,7 @@ async def _supervise(
 ) -> int:
     supervisor = Supervisor(settings, listeners, folder)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, supervisor.take_signal)
     async with _keeping(servers, supervisor):
         return await supervisor.run(shown=shown)

@@ -13,6 +13,7 @@ from typing import Any
 from antiphon.application.ports import RunStore
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.process.exits import HANGUP
 from antiphon.entrypoints.process.peers import Peers
 from antiphon.entrypoints.server.listener import Listeners
 from antiphon.entrypoints.server.process import Process
@@ -55,9 +56,10 @@ class Worker(Process):
         return self._connections.is_least_busy(self._spec.number, connections)
 
     def take_signals(self) -> None:
-        # A terminal sends it to all processes, and the supervisor says what it means. It is not
-        # ignored, since the processes of tools would inherit that.
-        signal.signal(signal.SIGINT, lambda *_: None)
+        # A terminal sends them to all processes, and the supervisor says what they mean. They are
+        # not ignored, since the processes of tools would inherit that.
+        for number in (signal.SIGINT, *HANGUP):
+            signal.signal(number, lambda *_: None)
         # They were blocked, so that none is lost while this process starts.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.entrypoints.process.exits import ending_with_a_sentence
+from antiphon.entrypoints.process.exits import STOP_SIGNALS, ending_with_a_sentence
 from antiphon.entrypoints.server.listener import Listeners
 from antiphon.entrypoints.settings import Settings
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = STOP_SIGNALS
 """The signals that the supervisor blocks in a new process until it can take them."""
 END_S = 15.0
 """How long a worker has to end, beyond the time of its runs, before it is killed."""

@@ -17,13 +17,15 @@ from antiphon.domain.access.rights import METRICS_PATH
 from antiphon.entrypoints.cli import app
 from antiphon.entrypoints.http.access.trusted_proxy import SECRET_HEADER
 from antiphon.entrypoints.http.api.health import Health
+from antiphon.entrypoints.http.relay.relayed_requests import HEADER as RELAY_HEADER
 from antiphon.entrypoints.server.lifetime import LEAVE_S
 from antiphon.entrypoints.server.serve import STREAM_END_S
 from antiphon.entrypoints.settings import CONFIG_VARIABLE, SETTINGS, Settings, TrustedProxy, load
 
 FILES = tuple(sorted(path for path in DEPLOY.rglob("*") if path.is_file()))
 VARIABLES = {each.variable for each in SETTINGS.values()} | {CONFIG_VARIABLE}
-HEADERS = {TrustedProxy().tenant_header, SECRET_HEADER.decode()}
+HEADERS = {TrustedProxy().tenant_header, SECRET_HEADER.decode(), RELAY_HEADER}
+"""By which servers and proxies vouch for a request."""
 PATHS = {
     path
     for handler in vars(Health).values()
@@ -104,6 +106,12 @@ def test_a_service_manager_waits_longer_than_a_shutdown_takes() -> None:
     [unit_s] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert float(services["antiphon"]["stop_grace_period"].removesuffix("s")) > takes_s
     assert float(unit_s) > takes_s
+
+
+@pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "envoy.yaml"])
+def test_a_proxy_passes_on_no_header_that_vouches_for_a_request(name: str) -> None:
+    text = (DEPLOY / "proxies" / name).read_text()
+    assert {header for header in HEADERS if header not in text} == set()
 
 
 @pytest.mark.parametrize(

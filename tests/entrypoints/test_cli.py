@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from antiphon.entrypoints.commands.options import option_groups
 from antiphon.entrypoints.settings import SETTINGS
 
 MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
@@ -29,7 +31,7 @@ def antiphon(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def serve_help() -> str:
-    finished = antiphon("serve", "--help", COLUMNS="200")
+    finished = antiphon("serve", "--help-all", COLUMNS="200")
     assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout
 
@@ -61,6 +63,27 @@ def test_help_explains_every_setting(serve_help: str, path: str) -> None:
         assert ("MODEL" if path == "model" else setting.option) in flat
         assert setting.text in flat
         assert f"[default: {setting.default};" in flat
+
+
+def test_help_begins_with_the_ten_that_matter_first_and_names_each_once() -> None:
+    first, *others = [group["options"] for group in option_groups()]
+    assert first[0] == "model"
+    assert len(first) == 11  # with the way to all others
+    assert {"--host", "--port", "--store", "--config", "--help", "--help-all"} < {*first}
+    every = [*first, *chain.from_iterable(others)]
+    assert len(every) == len({*every}) == len(SETTINGS) + 3
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_help_is_short_and_says_where_the_rest_is(command: str) -> None:
+    finished = antiphon(command, "--help", COLUMNS="100")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert len(finished.stdout.splitlines()) <= 100
+    assert {"--host", "--store", "--help-all"} < {*finished.stdout.split()}
+    assert "--tools-call-s" not in finished.stdout
+    everything = antiphon(command, "--help-all", COLUMNS="100").stdout
+    assert "--tools-call-s" in everything
+    assert len(everything.splitlines()) > 500
 
 
 def test_help_has_examples_to_copy(serve_help: str) -> None:

@@ -42,6 +42,13 @@ def test_a_response_is_explained_and_replayed(serve: Any, tmp_path: Path) -> Non
     assert "Nothing differs" in replayed.stdout
     assert antiphon("replay", file, "--script").stdout.startswith("@@script [")
 
+    original = file.read_bytes()
+    file.write_bytes(original.replace(b"Hello.", "Hello.\x9b2K".encode()))
+    controlling = antiphon("replay", file, "--script")
+    assert "\\u009b2K" in controlling.stdout
+    assert controlling.stdout.replace("\n", "").isprintable()
+    file.write_bytes(original)
+
     file.write_bytes(file.read_bytes().replace(b"Hello.", b"Hallo."))
     assert antiphon("replay", file).returncode == 0, "it was changed everywhere alike"
     file.write_bytes(file.read_bytes().replace(b'"text":"Hallo."', b'"text":"Hullo."'))

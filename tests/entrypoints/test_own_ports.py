@@ -144,7 +144,7 @@ def test_options_have_their_defaults_without_a_table(
         (f"sise = '{SECRET}'", "Object contains unknown field `sise`; did you mean `size`?"),
         (f"size = '{SECRET}'", "Expected `int`, got `str` - at `$.size`."),
         ("size = 0", "Expected `int` >= 1 - at `$.size`."),
-        (f"mode = '{SECRET}'", "Invalid value - at `$.mode`."),
+        (f"mode = '{SECRET}'", "mode must be fast or slow."),
         ("folder = ''", "not a Path - at `$.folder`."),
     ],
 )

@@ -154,7 +154,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with scripted_app() as app:
         served = ServedByRay(app, arrival_s=0.2, max_bytes=1024, shut_down=nothing)
         transport = httpx.ASGITransport(app=served)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://serve/v1") as opened:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/v1") as opened:
             yield opened
 
 
@@ -168,7 +168,8 @@ async def test_a_body_must_arrive_in_time(client: httpx.AsyncClient) -> None:
         yield b'{"model": '
         await asyncio.Event().wait()
 
-    answer = await client.post("/responses", content=endless())
+    json_type = {"content-type": "application/json"}
+    answer = await client.post("/responses", content=endless(), headers=json_type)
     assert answer.status_code == 408
     assert answer.json()["error"]["message"] == "The request did not arrive within 0.2 seconds."
 

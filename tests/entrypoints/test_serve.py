@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,9 @@ pytestmark = pytest.mark.slow
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve")
 
 
-def start_server(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_server(
+    folder: Path, *arguments: str, before: Callable[[], object] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*SERVE, "--store", "memory", "--data-dir", str(folder), *arguments],
         env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
@@ -35,6 +37,7 @@ def start_server(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         encoding="utf-8",
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        preexec_fn=before,
     )
 
 
@@ -96,7 +99,7 @@ def test_a_plain_server_loads_no_library_that_it_does_not_use(tmp_path: Path) ->
     assert not loaded & unused
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_server_without_a_traceback(
     server: subprocess.Popen[str], number: signal.Signals
 ) -> None:
@@ -105,6 +108,22 @@ def test_a_signal_ends_the_server_without_a_traceback(
     _, rest = server.communicate(timeout=30)
     assert server.returncode == 0
     assert "Traceback" not in rest
+
+
+def test_a_server_with_nohup_goes_on_when_its_terminal_closes(tmp_path: Path) -> None:
+    server = start_server(
+        tmp_path, "--port", "0", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    try:
+        url = shlex.split(lines_until(server, "try: curl "))[2]
+        server.send_signal(signal.SIGHUP)
+        assert httpx.get(url.replace("/v1/responses", "/livez")).status_code == 200
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+        assert server.returncode == 0
+    finally:
+        server.kill()
+        server.communicate(timeout=30)
 
 
 def test_ctrl_c_says_what_the_server_waits_for_and_a_second_one_ends_it(

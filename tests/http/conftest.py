@@ -85,6 +85,14 @@ def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
     return result
 
 
+def stream(http: httpx.Client, **body: Any) -> dict[str, Any]:
+    """Create a response that is accepted, read its events, and return it as it has ended."""
+    answer = http.post("/responses", json={**body, "stream": True})
+    assert answer.status_code == 200, answer.text
+    result: dict[str, Any] = frames(answer.text)[-1]["response"]
+    return result
+
+
 def wait_until(holds: Callable[[], bool], limit_s: float = 30.0) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
@@ -121,7 +129,8 @@ def script_fixture() -> Any:
 def frames(body: str) -> list[dict[str, Any]]:
     """Return the events of a stream; its end marker is left out."""
     found = []
-    for frame in body.split("\n\n"):
+    for block in body.split("\n\n"):
+        frame = block.removeprefix(": keepalive\n")
         if frame.startswith("event: "):
             name, data = frame.split("\n", 1)
             event = json.loads(data.removeprefix("data: "))

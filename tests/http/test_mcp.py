@@ -411,7 +411,9 @@ def test_a_client_that_keeps_nothing_here_approves_alike(
     site.tools = [{**TOOLS[0], "inputSchema": schema}]
     tools = [server_tool(site, require_approval="always")]
     asked = {"role": "user", "content": script(ADD, {"say": "42"})}
-    before = create(calling, model=model, input=[asked], tools=tools, store=False)
+
+    def asked_for() -> list[Json]:
+        return create(calling, model=model, input=[asked], tools=tools, store=False)["output"]
 
     def approved(output: list[Json]) -> list[str]:
         given = {
@@ -423,10 +425,11 @@ def test_a_client_that_keeps_nothing_here_approves_alike(
         response = create(calling, model=model, input=items, tools=tools, store=False)
         return types(response["output"])
 
-    assert approved(before["output"]) == ["mcp_call", "message"]
-    assert approved(without_null(before["output"])) == ["mcp_call", "message"]
+    assert approved(asked_for()) == ["mcp_call", "message"]
+    assert approved(without_null(asked_for())) == ["mcp_call", "message"]
+    before = asked_for()
     site.tools = described("Something else.")
-    assert approved(before["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+    assert approved(before) == ["mcp_list_tools", "mcp_approval_request"]
 
 
 def test_the_last_of_a_name_is_the_one_that_is_approved_of(

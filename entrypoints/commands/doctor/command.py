@@ -14,8 +14,8 @@ from antiphon.entrypoints.commands.options import (
     CommandWithEngineOptions,
     add_config_option,
     add_settings_options,
+    first_group,
     format_help,
-    option_groups,
     set_options,
 )
 
@@ -31,8 +31,8 @@ EXAMPLES = """\
   [dim]# for scripts: exit code 1 for warnings, too[/]
   antiphon doctor --json --fail-on-warnings
 """
-_GROUPS = option_groups()
-_GROUPS[-1]["options"] = ["--quick", "--fail-on-warnings", "--json", "--config", "--help"]
+_GROUPS = first_group()
+_GROUPS[0]["options"] = [*_GROUPS[0]["options"], "--quick", "--fail-on-warnings", "--json"]
 DOCTOR_HELP = click.RichHelpConfiguration(
     text_markup="rich",
     show_arguments=True,

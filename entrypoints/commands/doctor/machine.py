@@ -21,6 +21,7 @@ from antiphon.entrypoints.commands.doctor.findings import (
     warning,
 )
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.models import runs_a_file
 from antiphon.entrypoints.wiring.stores import store_kind
 from antiphon.entrypoints.wiring.transport import MAX_OPEN_FILES, fitting_connections
 
@@ -34,10 +35,15 @@ CGROUP = Path("/sys/fs/cgroup")
 _REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(\[[^]]*\])?\s*(>=\s*(?P<version>[\d.]+))?")
 
 
+SERVERS = {"vllm_http", "llama", "chat"}
+"""Engines that are on servers of their own."""
+
+
 FEATURES: Sequence[tuple[str, str, Callable[[Settings], bool]]] = (
     ("vllm", "the engine vllm", lambda s: "vllm" in s.engines),
-    ("chat", "chat templates", lambda s: bool({"vllm", "vllm_http"} & {*s.engines})),
-    ("upstream", "model servers", lambda s: bool({"vllm_http", "chat"} & {*s.engines})),
+    ("chat", "chat templates", lambda s: bool({"vllm", "vllm_http", "llama"} & {*s.engines})),
+    ("upstream", "model servers", lambda s: bool(SERVERS & {*s.engines})),
+    ("llama", "model files", lambda s: any(map(runs_a_file, s.models)) or s.engine == "llama"),
     ("upstream", "vLLM for several workers", lambda s: s.workers > 1 and "vllm" in s.engines),
     ("postgres", "the PostgreSQL store", lambda s: store_kind(s) == "postgres"),
     ("redis", "the Redis store", lambda s: store_kind(s) == "redis"),

@@ -62,7 +62,7 @@ def _check_format(table: ModelTable) -> Finding:
         return problem(f"{name}: the template cannot write tool calls. {notes}".strip(), advice)
     if not report.reads_call:
         return problem(f"{name}: a tool call is not read back. {notes}".strip(), advice)
-    return ok(f"{name}: a tool call is written and read back as {report.format}.")
+    return ok(f"{name}: a tool call is written and read back as {report.format}. {notes}".strip())
 
 
 async def check_engines(installation: Installation) -> Sequence[Finding]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from antiphon.entrypoints.commands.doctor.findings import CheckResult, Status
+from antiphon.entrypoints.commands.terminal import printable, printable_json
 
 STYLES: Mapping[Status, str] = {
     "ok": "green",
@@ -25,11 +26,11 @@ def print_line(console: Console, result: CheckResult, name_width: int) -> None:
     """Print a result in one line, and what to do in the next."""
     line = Text()
     line.append(f"{result.status:<{STATUS_WIDTH}}", style=STYLES[result.status])
-    line.append(f"  {result.check:<{name_width}}  {_visible(result.found)}")
+    line.append(f"  {result.check:<{name_width}}  {_in_one_line(result.found)}")
     console.print(line)
     if result.advice:
         indent = " " * (STATUS_WIDTH + name_width + 4)
-        console.print(Text(f"{indent}→ {_visible(result.advice)}"))
+        console.print(Text(f"{indent}→ {_in_one_line(result.advice)}"))
 
 
 def print_verdict(console: Console, results: Sequence[CheckResult]) -> None:
@@ -46,9 +47,8 @@ def print_json(console: Console, results: Sequence[CheckResult], exit_code: int)
         "exit_code": exit_code,
         "checks": results,
     }
-    console.print(Text(msgspec.json.format(msgspec.json.encode(report)).decode()))
+    console.print(Text(printable_json(msgspec.json.format(msgspec.json.encode(report)).decode())))
 
 
-def _visible(text: str) -> str:
-    """Return the text in one line, without characters that would control the terminal."""
-    return "".join(c if c.isprintable() else " " if c == "\n" else ascii(c)[1:-1] for c in text)
+def _in_one_line(text: str) -> str:
+    return printable(text).replace("\n", " ")

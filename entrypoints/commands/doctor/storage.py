@@ -52,8 +52,15 @@ RISK = "warning:"
 
 def check_data_folder(installation: Installation) -> Iterator[Finding]:
     """Yield whether the server can write to its folder, and whether only the server can."""
-    folder = installation.settings.data_dir
+    folder = installation.settings.data_dir.absolute()
     existing = nearest_folder(folder)
+    blocking = next((each for each in (folder, *folder.parents) if each.is_file()), None)
+    if blocking is not None:
+        yield problem(
+            f"The folder {str(folder)!r} cannot be made: {str(blocking)!r} is a file.",
+            "Choose another folder with --data-dir.",
+        )
+        return
     if not os.access(existing, os.W_OK | os.X_OK):
         yield problem(
             f"This user cannot write to {str(existing)!r}.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from antiphon.adapters.sandboxes.cgroups import WITHOUT_CGROUP
 from antiphon.adapters.tool_servers.configured import ConfiguredServers
 from antiphon.adapters.url_policy import DEFAULT_PORTS, read_url
 from antiphon.application.resources.webhooks import WebhookEndpoint
-from antiphon.domain.errors import ToolServerError
+from antiphon.domain.errors import SettingsError, StoreError, ToolServerError
 from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.commands.doctor.findings import (
     Check,
@@ -21,6 +21,8 @@ from antiphon.entrypoints.commands.doctor.findings import (
     skipped,
     warning,
 )
+from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.server.lifetime import Startable, parts_that_read
 from antiphon.entrypoints.wiring.code import sandboxes
 from antiphon.entrypoints.wiring.fetching import url_policy
 from antiphon.entrypoints.wiring.tools import tool_servers
@@ -81,6 +83,48 @@ async def check_sandbox(installation: Installation) -> Sequence[Finding]:
     return [ok(f"The sandbox passed its self-test{limits}.")]
 
 
+async def check_parts(installation: Installation) -> Sequence[Finding]:
+    """Return whether the server's parts can be built and, if that changes nothing, started.
+
+    The server starts with the same parts, so that it refuses nothing that passes here.
+    """
+    ports = Container(settings=installation.settings)
+    findings = [finding for name in BUILT if (finding := _build(getattr(ports, name)))]
+    for name, part in parts_that_read(ports).items():
+        if (finding := await _start(name, part)) is not None:
+            findings.append(finding)
+    return findings or [skipped("The settings name no search, templates or embeddings.")]
+
+
+BUILT = (
+    *("audit_log", "certificate", "expose_metrics", "fetcher", "files", "keys_file", "log"),
+    *("meter", "propagation", "store", "traces", "vector_stores", "webhook_fetcher"),
+)
+"""Ports of the container that have no check of their own for what stops a server."""
+
+
+def _build(build: Callable[[], object]) -> Finding | None:
+    try:
+        build()
+    except SettingsError as error:
+        return problem(str(error))
+    return None
+
+
+async def _start(name: str, build: Callable[[], Startable | None]) -> Finding | None:
+    try:
+        part = build()
+        if part is None:
+            return None
+        try:
+            await part.start()
+        finally:
+            await part.aclose()
+    except (SettingsError, StoreError) as error:
+        return problem(str(error))
+    return ok(f"The server can start its {name}.")
+
+
 def check_network_rules(installation: Installation) -> Iterator[Finding]:
     """Yield which URLs of requests are fetched, and which inner addresses they can reach."""
     settings = installation.settings
@@ -134,5 +178,6 @@ CHECKS: Sequence[Check] = (
     Check(name="network rules", run=check_network_rules),
     Check(name="webhooks", run=check_webhooks),
     Check(name="tool servers", run=check_tool_servers, limit_s=30),
+    Check(name="parts", run=check_parts, limit_s=60),
     Check(name="sandbox", run=check_sandbox, limit_s=120),
 )

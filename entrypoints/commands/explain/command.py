@@ -131,11 +131,12 @@ def replay(bundle: Path, *, as_script: bool) -> int:
     from antiphon.domain.responses.traces import read_bundle
     from antiphon.entrypoints.commands import replay as work
     from antiphon.entrypoints.commands.explain.summary import print_replay
+    from antiphon.entrypoints.commands.terminal import printable_json
 
     try:
         document = read_bundle(bundle.read_bytes())
         if as_script:
-            click.echo(work.script_of(document))
+            click.echo(printable_json(work.script_of(document)))
             return 0
         replayed = work.replay(document)
     except RequestError as error:

@@ -12,6 +12,7 @@ from antiphon.application.responses.explain import ExplainResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.domain.errors import NotFound, SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
@@ -52,7 +53,8 @@ async def _from_store(container: Container, tenant: str, response_id: str) -> by
     store, runs = container.store(), ActiveRuns()
     traces = keep_traces(container.settings(), store, container.sealer())
     follow = FollowResponse(container.log(), store)
-    explain = ExplainResponse(GetResponse(store, runs), follow, store, traces)
+    get = GetResponse(store, runs, ApprovalAnswers(store))
+    explain = ExplainResponse(get, follow, store, traces)
     await store.start()
     try:
         return await explain(tenant, response_id)

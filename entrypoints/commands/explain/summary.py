@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from antiphon.entrypoints.commands.replay.replay import Replay
+from antiphon.entrypoints.commands.terminal import printable
 
 Json = Mapping[str, Any]
 
@@ -26,7 +27,7 @@ def print_replay(replayed: Replay) -> None:
 
 
 def _print(lines: Iterator[str]) -> None:
-    text = "\n".join(map(_visible, lines))
+    text = "\n".join(printable(line).replace("\n", "\\n") for line in lines)
     Console(highlight=False, soft_wrap=True).print(Text(text))
 
 
@@ -51,6 +52,8 @@ def _ending(response: Json) -> str:
     error, incomplete = response.get("error"), response.get("incomplete_details")
     if error:
         return f"failed: {error['code']}: {error['message']}"
+    if incomplete and incomplete["reason"] == "steered":
+        return "incomplete: the client steered it, and its successor goes on."
     if incomplete:
         return f"incomplete: {incomplete['reason']} was reached."
     return str(response["status"])
@@ -121,8 +124,13 @@ def _turn_parts(turn: Json) -> Iterator[str]:
         yield f"{turn['attempts']} attempts"
     if turn.get("resumed_tokens"):
         yield f"went on after {turn['resumed_tokens']} tokens of a server that was lost"
+    if turn.get("fittings"):
+        yield f"the conversation was fitted to the template: {', '.join(turn['fittings'])}"
+    if turn.get("unmarked_calls"):
+        yield f"{turn['unmarked_calls']} calls were JSON in the text, without the model's markers"
     if turn.get("is_repaired"):
-        yield "REPAIRED: the model's markup was malformed"
+        names = f" ({', '.join(turn['repairs'])})" if turn.get("repairs") else ""
+        yield f"REPAIRED: the model's markup was malformed{names}"
 
 
 def _prefix(prefix: Json) -> str:
@@ -142,12 +150,3 @@ def _replay_lines(replayed: Replay) -> Iterator[str]:
         yield from difference.lines
     if not replayed.differences:
         yield f"Nothing differs: {replayed.turns} turns were replayed."
-
-
-def _visible(line: str) -> str:
-    """Return the line without characters that would control the terminal.
-
-    >>> _visible("a\\x1b[1m")
-    'a\\\\x1b[1m'
-    """
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)

@@ -15,14 +15,15 @@ from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateP
 from antiphon.adapters.formats.chat_template.scripted.family_markup import tokenizer_of
 from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyParser
 from antiphon.adapters.formats.harmony.encoding import load_encoding
+from antiphon.adapters.formats.unmarked_calls import search_of, with_unmarked_calls
 from antiphon.adapters.models.chat_completions.reader import ChunkReader
 from antiphon.adapters.models.chat_completions.turn import CHAT_COMPLETIONS, ChatTurn
 from antiphon.adapters.models.chat_completions.usage import UsageMeter
 from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.stalls import TokenDeadlines
-from antiphon.application.model.stop_strings import StopStrings
+from antiphon.application.model.stop_strings import stop_strings_of
 from antiphon.application.model.token_model import TokenTurn
-from antiphon.application.ports import ModelTurn, Prompt, Sampling, Step, Turn
+from antiphon.application.ports import ModelTurn, Parser, Prompt, Sampling, Step, Turn
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
 from antiphon.application.tools.work import WorkOutput
@@ -98,23 +99,31 @@ def _model_turn(trace: TurnTrace) -> ModelTurn:
         return _chat_turn(trace, turn)
     if trace.format == "harmony":
         harmony = HarmonyFormat()
-        parser = HarmonyParser(load_encoding(), turn)
+        parser = _extend(HarmonyParser(load_encoding(), turn), trace, turn)
         steps = _ReplayedSteps(_harmony_steps(trace), trace.reason)
-        stop = turn.sampling.stop
-        include = turn.sampling.include_stop_str_in_output
-        strings = StopStrings(stop, include=include) if stop else None
+        strings = stop_strings_of(turn.sampling)
         return TokenTurn(harmony, parser, turn, Prompt(token_ids=()), steps, strings)
     name = trace.format.removeprefix("chat:")
     chat_format = scripted_chat() if name == "scripted" else scripted_family(name)[0]
     family = chat_format.family
-    text_parser = ChatTemplateParser(
-        family,
-        tokenizer_of(family),
-        turn=turn,
-        starts_in_reasoning=family.think is not None and family.opens_reasoning(trace.prompt or ""),
+    text_parser = _extend(
+        ChatTemplateParser(
+            family,
+            tokenizer_of(family),
+            turn=turn,
+            starts_in_reasoning=family.think is not None
+            and family.opens_reasoning(trace.prompt or ""),
+        ),
+        trace,
+        turn,
     )
     steps = _ReplayedSteps(_text_steps(trace), trace.reason)
-    return TokenTurn(chat_format, text_parser, turn, Prompt(token_ids=()), steps)
+    strings = stop_strings_of(turn.sampling)
+    return TokenTurn(chat_format, text_parser, turn, Prompt(token_ids=()), steps, strings)
+
+
+def _extend(parser: Parser, trace: TurnTrace, turn: Turn) -> Parser:
+    return with_unmarked_calls(parser, turn) if trace.unmarked_calls else parser
 
 
 def _sampling_of(trace: TurnTrace) -> Sampling:
@@ -175,7 +184,9 @@ def _chat_turn(trace: TurnTrace, turn: Turn) -> ModelTurn:
         turn,
         trace.upstream_request or {"messages": []},
         asyncio.ensure_future(open_stream()),
-        ChunkReader(turn, meter, think=think),
+        ChunkReader(
+            turn, meter, think=think, search=search_of(turn) if trace.unmarked_calls else None
+        ),
         meter,
         deadlines=TokenDeadlines(),
         on_end=lambda _: None,

@@ -114,6 +114,7 @@ def _initial(recorded: Response) -> Response:
         incomplete_details=None,
         completed_at=None,
         metrics=UNSET,
+        preview=UNSET,
         input_messages=UNSET,
         output_messages=UNSET,
     )

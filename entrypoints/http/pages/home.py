@@ -1,10 +1,10 @@
-"""`GET /`: a page about this server for browsers. Other clients get an error."""
+"""`GET /`: a page about this server for browsers, and a line of JSON for other clients."""
 
 from __future__ import annotations
 
+import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
-from litestar.exceptions import NotFoundException
 
 from antiphon import __version__
 from antiphon.application.model.models import Models
@@ -12,6 +12,7 @@ from antiphon.entrypoints.http import pages
 from antiphon.entrypoints.http.api.requests import HttpRequest, header, response_headers
 from antiphon.entrypoints.http.pages import openapi
 from antiphon.entrypoints.http.pages.first_request import curl_line, python_lines
+from antiphon.entrypoints.http.pages.signposts import START
 
 MODEL_PLACEHOLDER = "MODEL"
 """The model in the example request, on a server that shows its models only to clients with keys."""
@@ -24,8 +25,14 @@ async def home(
     needs_keys: NamedDependency[bool],
     has_console: NamedDependency[bool],
 ) -> Response[bytes]:
+    # Claude Code and monitors ask here whether a server is there.
     if "text/html" not in header(request, b"accept"):
-        raise NotFoundException
+        told = msgspec.json.encode({"name": "antiphon", "version": __version__, "message": START})
+        return Response(
+            told,
+            media_type="application/json",
+            headers={"vary": "accept", **response_headers(request)},
+        )
     names = [] if needs_keys else list(models.by_name)
     url = f"{request.scope['scheme']}://{header(request, b'host') or 'localhost'}"
     model = names[0] if names else MODEL_PLACEHOLDER

@@ -32,6 +32,7 @@ from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
+from antiphon.domain.requests.decisions import Decision, NewDecision
 from antiphon.domain.requests.request import (
     CreateResponse,
     NewContainer,
@@ -43,9 +44,17 @@ from antiphon.domain.requests.request import (
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.traces import Bundle
 from antiphon.domain.retrieval import vector_stores as v
+from antiphon.domain.retrieval.embeddings import NewEmbeddings
 from antiphon.entrypoints.http import pages
 from antiphon.entrypoints.http.api import shapes
 from antiphon.entrypoints.http.api.codex_catalog import CodexCatalog
+from antiphon.entrypoints.http.doors.chat.completion import ChatCompletion, ChatCompletionList
+from antiphon.entrypoints.http.doors.chat.request import ChatRequest
+from antiphon.entrypoints.http.doors.completions.completion import TextCompletion
+from antiphon.entrypoints.http.doors.completions.request import CompletionRequest
+from antiphon.entrypoints.http.doors.messages.message import AnswerMessage, CountedTokens
+from antiphon.entrypoints.http.doors.messages.models import MessagesModel, MessagesModelList
+from antiphon.entrypoints.http.doors.messages.request import CountedMessages, MessagesRequest
 from antiphon.entrypoints.http.pages.openapi_page import OpenApiPage
 
 PATH = "/schema"
@@ -59,8 +68,9 @@ The Responses API for self-hosted models. The base URL ends with /v1.
 
 If the server requires API keys, send yours as Authorization: Bearer KEY.
 
-Every error is an ErrorResponse. The x-request-id header of every answer identifies the request in
-the server's log. The x-antiphon-ignored header names fields and tools that had no effect."""
+Every error is an ErrorResponse, or a MessagesError for clients of the Messages API. The
+x-request-id header of every answer identifies the request in the server's log. The
+x-antiphon-ignored header names fields and tools that had no effect."""
 
 _BODIES: Sequence[Any] = (
     CreateResponse,
@@ -76,6 +86,9 @@ _BODIES: Sequence[Any] = (
     v.NewVectorStore,
     v.VectorStoreChanges,
     v.SearchRequest,
+    NewDecision,
+    Decision,
+    NewEmbeddings,
     v.NewStoreFile,
     v.NewAttributes,
     v.NewFileBatch,
@@ -83,6 +96,17 @@ _BODIES: Sequence[Any] = (
     v.StoreFile,
     v.FileBatch,
     CodexCatalog,
+    ChatRequest,
+    ChatCompletion,
+    MessagesRequest,
+    CountedMessages,
+    AnswerMessage,
+    CountedTokens,
+    MessagesModel,
+    MessagesModelList,
+    ChatCompletionList,
+    CompletionRequest,
+    TextCompletion,
     *shapes.ALL,
 )
 """The types with their own schemas, in addition to the types that they contain."""
@@ -152,6 +176,37 @@ EVENTS: Content = {
 }
 """The events of a response if `stream` is true."""
 
+CHUNKS: Content = {
+    "text/event-stream": OpenAPIMediaType(
+        schema=Schema(
+            type=OpenAPIType.STRING,
+            description="Frames of chat.completion.chunk objects, and at the end [DONE].",
+        )
+    )
+}
+"""The chunks of a chat completion if `stream` is true."""
+
+TEXT_CHUNKS: Content = {
+    "text/event-stream": OpenAPIMediaType(
+        schema=Schema(
+            type=OpenAPIType.STRING,
+            description="Frames of text_completion objects, and at the end [DONE].",
+        )
+    )
+}
+"""The chunks of a completion if `stream` is true."""
+
+MESSAGE_EVENTS: Content = {
+    "text/event-stream": OpenAPIMediaType(
+        schema=Schema(
+            type=OpenAPIType.STRING,
+            description="Frames of message_start, content_block_start, content_block_delta, "
+            "content_block_stop, message_delta, message_stop, ping and error.",
+        )
+    )
+}
+"""The events of a message if `stream` is true."""
+
 IDEMPOTENCY_KEY = Parameter(
     name=idempotency.HEADER,
     param_in="header",
@@ -160,17 +215,20 @@ IDEMPOTENCY_KEY = Parameter(
     schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=255),
 )
 
-_ERRORS = {
-    "4XX": OpenAPIResponse(
-        description="The request failed: 400 if it is invalid, 401 without a valid API key, 404 if "
-        "an object does not exist, 405, 413, and 415, 429 if a limit or quota is exceeded.",
-        content=json_of("ErrorResponse"),
-    ),
-    "5XX": OpenAPIResponse(
-        description="500: the server or the model failed. 503: retry later.",
-        content=json_of("ErrorResponse"),
-    ),
-}
+
+def _errors(content: Content) -> dict[str, OpenAPIResponse]:
+    return {
+        "4XX": OpenAPIResponse(
+            description="The request failed: 400 if it is invalid, 401 without a valid API key, "
+            "404 if an object does not exist, 405, 413, and 415, 429 if a limit or quota is "
+            "exceeded.",
+            content=content,
+        ),
+        "5XX": OpenAPIResponse(
+            description="500: the server or the model failed. 503 or 529: retry later.",
+            content=content,
+        ),
+    }
 
 
 def operation(
@@ -181,12 +239,13 @@ def operation(
     takes_always: bool = True,
     headers: Sequence[Parameter] = (),
     or_else: str | None = None,
+    errors: str | Content = "ErrorResponse",
     needs_key: bool = True,
 ) -> type[Operation]:
     """Return the class of an operation: its request and response bodies, and its errors.
 
     A string names the schema of a JSON body. `answer` describes the 200 response, `or_else` a 503
-    response with the same body.
+    response with the same body; `errors` are the bodies of all others.
     """
     response_body = _content(gives)
     responses = {"200": OpenAPIResponse(description=answer, content=response_body)}
@@ -199,7 +258,7 @@ def operation(
             if takes is not None:
                 self.request_body = RequestBody(content=_content(takes), required=takes_always)
             self.parameters = [*(self.parameters or ()), *headers] or None
-            self.responses = {**responses, **_ERRORS}
+            self.responses = {**responses, **_errors(_content(errors))}
             self.security = [{BEARER: []}] if needs_key else []
 
     return DescribedOperation

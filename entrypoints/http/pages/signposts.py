@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 RESOURCES = frozenset(
-    {"responses", "conversations", "files", "containers", "vector_stores", "models"}
+    {
+        "responses",
+        "chat",
+        "completions",
+        "messages",
+        "conversations",
+        "decisions",
+        "embeddings",
+        "files",
+        "containers",
+        "vector_stores",
+        "models",
+    }
 )
 DOCS = frozenset({"docs", "doc", "redoc", "swagger", "swagger-ui", "openapi.json", "openapi.yaml"})
 MAX_PATH_LENGTH = 200
 
 DOCUMENTED = "GET /schema documents the API, GET /schema/openapi.json is the OpenAPI document."
+
+
+START = (
+    "This is the Responses API: POST /v1/responses creates a response, GET /v1/models "
+    f"lists the models. {DOCUMENTED}"
+)
 
 
 def not_found(method: str, path: str, *, host: str) -> str:
@@ -28,15 +46,7 @@ def not_allowed(method: str, path: str) -> str:
 def _hint(path: str, host: str) -> str:
     parts = [part for part in path.split("/") if part]
     if parts in ([], ["v1"]):
-        return (
-            "This is the Responses API: POST /v1/responses creates a response, GET /v1/models "
-            f"lists the models. {DOCUMENTED}"
-        )
-    if parts[-1] == "completions":
-        return (
-            "This server has the Responses API, not Chat Completions: send POST /v1/responses "
-            f"with 'input' instead of 'messages'. {DOCUMENTED}"
-        )
+        return START
     if parts[-1] in DOCS:
         return DOCUMENTED
     if parts[:2] == ["v1", "v1"]:

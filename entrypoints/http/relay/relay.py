@@ -36,7 +36,12 @@ from antiphon.entrypoints.http.api.requests import (
     request_id,
     response_headers,
 )
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
+from antiphon.entrypoints.http.errors import (
+    RETRY_AFTER_S,
+    RETRY_LATER,
+    error_fields,
+    error_json,
+)
 from antiphon.entrypoints.http.relay.relayed_requests import (
     CONTAINERS,
     HEADER,
@@ -312,9 +317,10 @@ class AcceptRelayed:
 async def send_error(request: HttpRequest, send: Send, exc: Exception, default: Dialect) -> None:
     dialect = dialect_or_default(default, request)
     status, message, param, code = error_fields(exc)
+    status = dialect.status(status)
     note_error(request, code or dialect.error_type(status))
     headers = response_headers(request)
-    if status == 503:
-        headers["retry-after"] = str(RETRY_AFTER_S)
-    body = error_json(status, message, param, code, dialect)
+    if status in RETRY_LATER:
+        headers.setdefault("retry-after", str(RETRY_AFTER_S))
+    body = error_json(status, message, param, code, dialect, request_id=request_id(request))
     await send_json(send, body, headers, status=status)

@@ -36,6 +36,8 @@ MAX_SEEN = 100_000
 
 CONTAINERS = "/v1/containers"
 RESPONSES = "/v1/responses"
+CHAT_COMPLETIONS = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 
 _CONTAINER_ID = re.compile(rf"cntr_(?P<tag>[0-9a-f]{{{TAG_DIGITS}}})[0-9a-f]{{32}}")
 _OF_CONTAINER = re.compile(rf"{CONTAINERS}/{_CONTAINER_ID.pattern}(/.*)?", re.DOTALL)
@@ -45,6 +47,9 @@ RELAYED: Mapping[str, frozenset[str]] = {
     RESPONSES: frozenset({"POST"}),
     f"{RESPONSES}/input_tokens": frozenset({"POST"}),
     f"{RESPONSES}/compact": frozenset({"POST"}),
+    CHAT_COMPLETIONS: frozenset({"POST"}),
+    MESSAGES: frozenset({"POST"}),
+    f"{MESSAGES}/count_tokens": frozenset({"POST"}),
 }
 """The methods of each path that servers relay, beside all requests for one container."""
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -28,19 +28,25 @@ from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
-from antiphon.application.websocket.steering import Steering
+from antiphon.application.websocket.steering import (
+    AfterEnd,
+    Asked,
+    SteerEvent,
+    SteerFailed,
+    Steering,
+)
 from antiphon.domain import errors as er
 from antiphon.domain import events as e
-from antiphon.domain.requests.decoding import read
+from antiphon.domain.requests.decoding import DecodedRequest, read
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.steering import decode_steer
 from antiphon.entrypoints.http.api.requests import (
     caller_of,
-    header,
     request_context,
     request_id,
     response_headers,
 )
-from antiphon.entrypoints.http.api.responses import Services
+from antiphon.entrypoints.http.api.services import Services
 from antiphon.entrypoints.http.errors import (
     RETRY_AFTER_S,
     RETRY_LATER,
@@ -49,7 +55,12 @@ from antiphon.entrypoints.http.errors import (
     forget_frames,
 )
 from antiphon.entrypoints.http.request_log import log_message
-from antiphon.entrypoints.http.websocket.frames import error_frame, event_frame, text_of
+from antiphon.entrypoints.http.websocket.frames import (
+    error_frame,
+    event_frame,
+    keepalive_frame,
+    text_of,
+)
 from antiphon.entrypoints.http.wire.asgi_responses import send_json
 from antiphon.entrypoints.http.wire.bodies import (
     BodyLimits,
@@ -60,7 +71,7 @@ from antiphon.entrypoints.http.wire.bodies import (
 )
 from antiphon.entrypoints.http.wire.dialects import dialect_or_default
 from antiphon.entrypoints.http.wire.frame_queue import FrameBudget
-from antiphon.entrypoints.http.wire.sse import ClientEncoder
+from antiphon.entrypoints.http.wire.sse import ClientEncoder, SilentStream
 
 logger = logging.getLogger("antiphon.websocket")
 
@@ -74,8 +85,6 @@ MEMORY_IN_BODIES = 4
 
 CLOSE_TIME_LIMIT, CLOSE_SHUTDOWN = CloseCode.NORMAL_CLOSURE, CloseCode.SERVICE_RESTART
 """Clients may reconnect after the second."""
-
-OTHER_HOST = "Web pages from other hosts may not connect: the header 'Origin' names another host."
 
 REFUSAL_PAUSE_S = 0.05
 """Seconds to read nothing after a message that came too early."""
@@ -104,14 +113,24 @@ _decode_head = msgspec.json.Decoder(MessageHead).decode
 @websocket("/v1/responses")
 async def handle_websocket(socket: Socket, services: NamedDependency[Services]) -> None:
     """Handle a connection until one side closes it."""
-    if _is_cross_origin(socket, services.options.cors_origins):
-        await _refuse_handshake(socket, 403, OTHER_HOST)
-        return
     try:
         with services.websockets.opened(caller_of(socket).tenant):
             await WebSocketSession(socket, services).run()
     except er.ConcurrencyLimitExceeded as exc:
         await _refuse_handshake(socket, 429, exc.message, exc.code)
+
+
+class LaneActivity(SilentStream):
+    """Whether a lane has sent anything since the last check, for clients that count no pings."""
+
+    def __init__(self, send: Callable[[str], Awaitable[None]], lane: Lane) -> None:
+        self._send = send
+        self._lane = lane
+        self.silent = False
+
+    async def send_keepalive(self) -> None:
+        with suppress(ClientDisconnected):
+            await self._send(keepalive_frame(self._lane))
 
 
 class WebSocketSession:
@@ -122,11 +141,19 @@ class WebSocketSession:
         self._services = services
         self._options = services.options
         self._dialect = dialect_or_default(self._options.dialect, socket)
-        self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
-        self._continuations = Continuations(
-            max_bytes=MEMORY_IN_BODIES * self._options.limits.max_bytes
+        work, tenant = self._options.limits.bytes_in_work, caller_of(socket).tenant
+        self._queued = work.hold(tenant, "requests")
+        self._remembered = work.hold(tenant, "histories")
+        self._lanes: Lanes[DecodedRequest[CreateResponse]] = Lanes(
+            self._options.lanes, self._queued
         )
-        self._steering = Steering()
+        self._continuations = Continuations(
+            self._remembered, work, max_bytes=MEMORY_IN_BODIES * self._options.limits.max_bytes
+        )
+        self._steers_held = work.hold(tenant, "requests")
+        self._steering = Steering(
+            self._steers_held, max_bytes=self._options.limits.max_bytes, new_id=new_id
+        )
         self._refusals = FrameBudget()
         self._answering: set[asyncio.Task[None]] = set()
         self._closing_error: er.RequestError | None = None
@@ -141,6 +168,9 @@ class WebSocketSession:
         finally:
             self._lanes.clear()
             await _cancel(reading, closing, *self._answering)
+            self._queued.release()
+            self._remembered.release()
+            self._steers_held.release()
 
     # --- incoming messages ------------------------------------------------------------------------
 
@@ -171,7 +201,7 @@ class WebSocketSession:
             case "response.create":
                 await self._create(lane, body)
             case "response.steer":
-                await self._send(text_of(self._steering.answer(body)))
+                await self._steer(body)
             case _:
                 raise _unknown_type(kind)
 
@@ -190,8 +220,20 @@ class WebSocketSession:
             )
         if self._closing_error is not None:
             raise self._closing_error
-        self._lanes.add(lane, replace(request, stream=True), size=len(body))
+        streamed = replace(decoded, request=replace(request, stream=True))
+        self._lanes.add(lane, streamed, size=len(body))
         self._start_requests()
+
+    async def _steer(self, body: bytes) -> None:
+        steer = await run_in_thread(len(body), decode_steer, body)
+        if self._options.log_requests:
+            logger.info("steer on %s: %s", request_id(self._socket), redact_body(body))
+        closing = None if self._closing_error is None else self._closing_error.message
+        answer = self._steering.receive(steer, closing=closing)
+        # Nothing may wait before this: the successor of the response must not come first.
+        await self._send(text_of(answer))
+        if isinstance(answer, SteerFailed):
+            await self._spend_refusal()
 
     # --- outgoing frames --------------------------------------------------------------------------
 
@@ -202,43 +244,78 @@ class WebSocketSession:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, lane: Lane, request: CreateResponse) -> None:
+    async def _answer(self, lane: Lane, decoded: DecodedRequest[CreateResponse]) -> None:
+        """Answer a request, and then what follows by itself because the response was steered."""
+        keepalive, activity = self._services.keepalive, LaneActivity(self._send, lane)
+        needs_events = keepalive.is_event_for(self._socket.scope)
+        next_one: Asked | None
+        next_one, returned = self._steering.begin(lane, decoded.request, decoded.ignored)
         try:
-            await self._respond(lane, request)
+            await self._send_all(returned)
+            with keepalive.watch(activity) if needs_events else nullcontext():
+                while next_one is not None:
+                    next_one = await self._answer_one(lane, next_one, activity)
         except ClientDisconnected:
             return
-        except Exception as exc:
-            self._continuations.evict(lane, request.previous_response_id)
-            await self._refuse(exc, lane)
-            forget_frames(exc)
-            await self._slow_down(exc)
         finally:
             self._lanes.leave(lane)
             self._start_requests()
 
-    async def _respond(self, lane: Lane, request: CreateResponse) -> None:
-        started_at, status = time.perf_counter(), "client left"
-        submission = Submission(
+    async def _answer_one(self, lane: Lane, asked: Asked, activity: LaneActivity) -> Asked | None:
+        """Answer a request and return the one that follows by itself, if any."""
+        created: AcceptedResponse | None = None
+        try:
+            created = await self._services.create(self._submission_of(lane, asked))
+            self._steering.commit(lane)
+            return await self._stream(lane, created, activity)
+        except ClientDisconnected:
+            raise
+        except Exception as exc:
+            if created is None and asked.follows:
+                # The client has asked for nothing, and can send its steers in a request of its own.
+                self._log_refusal(exc)
+            else:
+                self._continuations.evict(lane, asked.request.previous_response_id)
+                await self._refuse(exc, lane)
+            await self._send_all(self._steering.fail(lane, error_fields(exc)[1]))
+            forget_frames(exc)
+            await self._slow_down(exc)
+        return None
+
+    def _submission_of(self, lane: Lane, asked: Asked) -> Submission:
+        """Raises: RequestError if nothing may follow any more."""
+        if asked.follows and self._closing_error is not None:
+            raise self._closing_error
+        response_id = new_id("resp")
+        return Submission(
             caller=caller_of(self._socket),
-            request=request,
-            response_id=new_id("resp"),
+            request=asked.request,
+            response_id=response_id,
             context=request_context(self._socket, shares_connection=True),
             remembered=self._continuations.remembered,
             strict=self._options.strict,
+            ignored=asked.ignored,
+            steers=self._steering.open(lane, response_id),
+            is_expanded=asked.follows,
         )
-        created = await self._services.create(submission)
-        self._steering.track(created.id, lane)
-        encoder = ClientEncoder.of(request, self._dialect)
+
+    async def _stream(
+        self, lane: Lane, created: AcceptedResponse, activity: LaneActivity
+    ) -> Asked | None:
+        started_at, status = time.perf_counter(), "client left"
+        encoder = ClientEncoder.of(created.request, self._dialect)
+        after = AfterEnd()
         try:
             async for events in created.events:
                 if isinstance(events[-1], e.Completed | e.Incomplete | e.Failed):
                     # Before sending: the client may continue from this response immediately.
-                    self._finish(lane, request, created, events[-1])
+                    after = self._finish(lane, created, events[-1])
                     status = events[-1].response.status
                 for event in encoder.visible(events):
                     await self._send(event_frame(event, lane, encoder))
+                activity.silent = False
+            await self._send_all(after.events)
         finally:
-            self._steering.untrack(created.id)
             log_message(
                 status=status,
                 seconds=time.perf_counter() - started_at,
@@ -246,36 +323,44 @@ class WebSocketSession:
                 response_id=created.id,
             )
             await created.leave()
+        return after.successor
 
     def _finish(
-        self,
-        lane: Lane,
-        request: CreateResponse,
-        created: AcceptedResponse,
-        end: e.Completed | e.Incomplete | e.Failed,
-    ) -> None:
-        self._steering.untrack(created.id)
+        self, lane: Lane, created: AcceptedResponse, end: e.Completed | e.Incomplete | e.Failed
+    ) -> AfterEnd:
         if isinstance(end, e.Failed):
-            self._continuations.evict(lane, request.previous_response_id)
+            self._continuations.evict(lane, created.request.previous_response_id)
         elif created.stored:
             self._continuations.forget(lane)
         else:
             self._continuations.keep(lane, created.id, created.conversation())
+        return self._steering.end(lane, created.request, end.response)
 
     async def _refuse(self, exc: Exception, lane: Lane) -> None:
+        self._log_refusal(exc)
+        await self._send(error_frame(exc, lane, self._dialect))
+
+    def _log_refusal(self, exc: Exception) -> None:
         if self._options.error_stacks or not isinstance(exc, er.AntiphonError):
             logger.error("a message on %s was refused", request_id(self._socket), exc_info=exc)
         elif isinstance(exc, er.StoreError):
             logger.error("a message on %s was refused: %s", request_id(self._socket), exc)
-        await self._send(error_frame(exc, lane, self._dialect))
 
     async def _slow_down(self, exc: Exception) -> None:
         """Keep a client from sending messages that are refused as fast as it can."""
         if error_fields(exc)[0] in RETRY_LATER:
             await asyncio.sleep(REFUSAL_PAUSE_S)  # it reads no more messages meanwhile
-        elif not self._refusals.spend():
+        else:
+            await self._spend_refusal()
+
+    async def _spend_refusal(self) -> None:
+        if not self._refusals.spend():
             with suppress(*DISCONNECTED):
                 await self._socket.close(CloseCode.POLICY_VIOLATION, "Too many refused messages.")
+
+    async def _send_all(self, events: Sequence[SteerEvent]) -> None:
+        for event in events:
+            await self._send(text_of(event))
 
     async def _send(self, text: str) -> None:
         # This waits while the client does not read. Unsent events stay in the log.
@@ -300,6 +385,8 @@ class WebSocketSession:
             await self._refuse(self._closing_error, lane)
         while self._answering:
             await asyncio.wait(self._answering)
+        with suppress(ClientDisconnected):
+            await self._send_all(self._steering.close(self._closing_error.message))
         if code == CLOSE_TIME_LIMIT:  # a client without open requests would not know the reason
             await self._refuse(self._closing_error, None)
         with suppress(*DISCONNECTED):
@@ -342,16 +429,6 @@ def _time_limit_error(limit_s: float) -> er.RequestError:
         "websocket connection to continue.",
         code="websocket_connection_limit_reached",
     )
-
-
-def _is_cross_origin(socket: Socket, allowed: Collection[str]) -> bool:
-    """Return whether the client is a web page from another host, which the settings do not allow.
-
-    Browsers keep pages from reading other hosts' HTTP responses, but not their WebSockets.
-    """
-    origin = header(socket, b"origin")
-    is_same_host = origin.partition("://")[2] == header(socket, b"host")
-    return bool(origin) and not is_same_host and origin not in allowed
 
 
 async def _refuse_handshake(

@@ -51,6 +51,23 @@ def event_frame(event: e.Event, lane: Lane, encoder: ClientEncoder) -> str:
     return encoded.decode()
 
 
+class KeepAliveFrame(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag="keepalive", tag_field="type"
+):
+    """A sign of life of a lane."""
+
+    stream_id: str | None = None
+
+
+def keepalive_frame(lane: Lane) -> str:
+    """Return the frame that says that a lane's response is alive.
+
+    >>> keepalive_frame(None)
+    '{"type":"keepalive"}'
+    """
+    return text_of(KeepAliveFrame(stream_id=lane))
+
+
 def error_frame(exc: Exception, lane: Lane, dialect: Dialect) -> str:
     """Return the frame of an error, with the status that it has over HTTP."""
     status, message, param, code = error_fields(exc)

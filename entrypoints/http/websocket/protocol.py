@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
+from antiphon.application.support.bytes_in_work import FREE_BYTES, HeldBytes
 from antiphon.domain.errors import RequestError
 from antiphon.entrypoints.http.wire.frame_queue import FrameBudget, frame_length
-from antiphon.entrypoints.http.wire.incoming_bytes import FREE_BYTES, HeldBytes
 from antiphon.entrypoints.http.wire.protocol import Transport, refuse
 
 CLOSE_TIMEOUT_S = 1
@@ -33,6 +33,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._held: HeldBytes | None = None
         self._fragment_bytes = 0
         self._message_bytes = 0
+        self.read_paused = True  # until the app asks for the first message
         self._app, self.app = self.app, self._run_app
 
     @classmethod
@@ -60,6 +61,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
 
     def keepalive_timeout(self) -> None:
+        if self.read_paused or self._is_queued:  # the answer may be among what is not read yet
+            self.pong_timer = self.loop.call_later(self.ping_timeout or 0, self.keepalive_timeout)
+            return
         super().keepalive_timeout()
         self._abort_soon()
 
@@ -71,7 +75,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         else:
             self._unread += data
             self.transport.pause_reading()
-            self._queue_frames()
+            self._read_on()
 
     def read_frame(self) -> bool:
         """Read one frame, or the part of it that has arrived. Return whether there is more."""
@@ -87,14 +91,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return self._is_queued
 
     async def receive(self) -> Any:
-        # The app asks for the next message when it has decoded the last one.
-        if self._message_bytes:
+        # uvicorn's would read on as soon as the app takes a message, whatever is unread. The app
+        # asks for the next message when it has decoded the last one.
+        if self.queue.empty():
             self._message_bytes = 0
+            self.read_paused = False
             self._count_bytes()
-        message = await super().receive()
-        if not self.read_paused:
-            self._queue_frames()
-        return message
+            self._read_on()
+        return await self.queue.get()
 
     def _receive_handshake(self, data: bytes) -> None:
         super().data_received(data)
@@ -102,10 +106,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             message = f"This is not a valid WebSocket handshake: {self.conn.handshake_exc}."
             refuse(self.transport, 400, message)
 
-    def _queue_frames(self) -> None:
-        if self._unread and not self._is_queued and not self.read_paused:
+    def _read_on(self) -> None:
+        """Read what has arrived; only when nothing of it is left, what the client sends next."""
+        if self._is_queued or self.read_paused:
+            return
+        if self._unread:
             self._is_queued = True
             self.shared.frames.add(self)
+        else:
+            self._resume_reading()
 
     def _resume_reading(self) -> None:
         if not self.transport.is_closing():
@@ -174,14 +183,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return False
 
     def _count_bytes(self) -> None:
-        """Count the bytes of the unfinished message, and of the one that the app decodes."""
-        size = len(self.conn.reader.buffer) + self._fragment_bytes + self._message_bytes
+        """Count what waits to be read, the unfinished message, and what the app decodes."""
+        size = len(self._unread) + len(self.conn.reader.buffer)
+        size += self._fragment_bytes + self._message_bytes
         if size <= FREE_BYTES or self.transport.is_closing():
             self._release()
             return
         if self._held is None:
             caller = self.scope.get("auth")
-            self._held = HeldBytes(self.shared.incoming, getattr(caller, "tenant", ""))
+            tenant = getattr(caller, "tenant", "")
+            self._held = self.shared.bytes_in_work.hold(tenant, "requests")
         try:
             self._held.resize(size)
         except RequestError as exc:
@@ -189,7 +200,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _release(self) -> None:
         if self._held is not None:
-            self._held.resize(0)
+            self._held.release()
             self._held = None
 
     # --- closing ----------------------------------------------------------------------------------

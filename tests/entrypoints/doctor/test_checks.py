@@ -20,14 +20,19 @@ from antiphon.adapters.sandboxes.cgroups import CgroupUnavailable
 from antiphon.adapters.sandboxes.cgroups import find as find_cgroups
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.sqlite.store import SqliteStore
+from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.commands.doctor import access, models, storage, tools
 from antiphon.entrypoints.commands.doctor.findings import Check, Finding, Installation, ok
 from antiphon.entrypoints.commands.doctor.machine import check_extra
 from antiphon.entrypoints.commands.doctor.run import exit_code_of
 from antiphon.entrypoints.commands.doctor.run_checks import run_checks
+from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server.seal_key import FINGERPRINT_NAME
-from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.server.serve import serving
+from antiphon.entrypoints.settings import Settings, WebSearchSettings
 from antiphon.entrypoints.settings.sections import Code
+
+SECRET = "whsec_" + "A" * 44
 
 CHECKS = {
     check.name: check for check in (*access.CHECKS, *storage.CHECKS, *tools.CHECKS, *models.CHECKS)
@@ -101,8 +106,18 @@ def test_a_certificate_with_another_key_is_a_problem(tmp_path: Path) -> None:
     cert, _ = write_certificate(tmp_path, "localhost")
     (tmp_path / "other").mkdir()
     _, key = write_certificate(tmp_path / "other", "localhost")
-    [(status, _)] = findings("certificate", tls_cert=cert, tls_key=key)
-    assert status == "problem"
+    [(status, text)] = findings("certificate", tls_cert=cert, tls_key=key)
+    assert (status, "the key is that of another certificate" in text) == ("problem", True)
+
+
+def test_a_certificate_that_is_not_pem_is_a_problem_in_words(tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path, "localhost")
+    cert.write_text("garbage")
+    [(status, text)] = findings("certificate", tls_cert=cert, tls_key=key)
+    assert (status, "not in PEM format" in text, "_ssl.c" in text) == ("problem", True, False)
+    key.unlink()
+    [(_, text)] = findings("certificate", tls_cert=cert, tls_key=key)
+    assert f"there is no file {str(key)!r}" in text
 
 
 def test_a_port_in_use_is_a_problem() -> None:
@@ -188,6 +203,53 @@ def test_a_data_folder_that_everyone_can_change_is_a_problem(tmp_path: Path) -> 
     assert (status, "chmod o-w" in text) == ("problem", True)
 
 
+def test_a_relative_data_folder_is_checked_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir(mode=0o777)
+    Path("data").chmod(0o777)
+    [(status, text)] = findings("data folder", data_dir=Path("data"))[:1]
+    assert (status, "chmod o-w" in text) == ("problem", True)
+
+
+def test_a_data_folder_in_a_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    [(status, text)] = findings("data folder", data_dir=tmp_path / "data" / "inner")
+    assert status == "problem"
+    assert "is a file" in text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"web_search": "corpus"}, "needs web.folder"),
+        ({"web_search": "corpus", "web": WebSearchSettings(folder=Path("/nowhere"))}, "no folder"),
+        ({"web_search": "brave"}, "needs web.key"),
+        ({"keys_file": Path("/nowhere/keys.toml")}, "keys file '/nowhere/keys.toml'"),
+        ({"tls_cert": Path("/nowhere.pem"), "tls_key": Path("/nowhere.pem")}, "certificate"),
+        ({"webhook_url": "nope", "webhook_secret": SECRET}, "webhook_url cannot be called"),
+        ({"prompt_templates": Path("/nowhere")}, "/nowhere"),
+    ],
+)
+async def test_what_a_server_refuses_to_start_with_is_a_problem(
+    tmp_path: Path, wrong: dict[str, Any], sentence: str
+) -> None:
+    settings = Settings(**wrong, data_dir=tmp_path / "data", port=0)
+    with pytest.raises(SettingsError) as refused:
+        async with serving(Container(settings=settings)):
+            raise AssertionError
+    assert sentence in str(refused.value)
+    every = [
+        result.found
+        for result in run_checks(
+            [*CHECKS.values()], Installation(settings=settings, quick=True), str
+        )
+        if result.status == "problem"
+    ]
+    assert str(refused.value) in every
+
+
 def test_a_missing_sandbox_program_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +274,7 @@ def test_a_shell_without_a_cgroup_is_the_problem_that_stops_the_server() -> None
     assert (status, "may together use two or three times" in text) == ("warning", True)
 
 
-def test_a_template_that_cannot_write_calls_is_a_problem(tmp_path: Path) -> None:
+def test_a_template_that_cannot_write_calls_is_named(tmp_path: Path) -> None:
     # A template alone stands for the folder, since no tokenizer is needed to see it.
     (tmp_path / "chat_template.jinja").write_text(
         "{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no tools') }}{% endif %}"
@@ -224,7 +286,7 @@ def test_a_template_that_cannot_write_calls_is_a_problem(tmp_path: Path) -> None
         engine="vllm",
         format="chat:hermes",
     )
-    assert (status, "cannot write tool calls" in text) == ("problem", True)
+    assert (status, "It shows no calls" in text, "It says: no tools" in text) == ("ok", True, True)
 
 
 def test_an_endpoint_without_an_address_is_a_problem() -> None:

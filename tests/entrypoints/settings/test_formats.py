@@ -66,7 +66,7 @@ def test_a_check_says_what_is_recognized_why_and_whether_calls_are_read(template
     assert lines[0] == "chat_template.jinja: chat:hermes (recognized)"
     assert "  - the template writes a call exactly as this family does" in lines
     assert "  - several calls in a message: yes" in lines
-    assert "  | user: How warm is it in Bonn?\\x1b[0m" in lines
+    assert "  | user: How warm is it on the Rhine?\\x1b[0m" in lines
     assert '  | {"name": "get_weather", "arguments": {"city": "Bonn", "days": 3}}' in lines
     assert lines[-1] == "Calls are read back."
 

@@ -43,8 +43,9 @@ def test_no_variable_can_set_an_mcp_server(refusal: Any) -> None:
         ('label = "x"\ncommand = "rm s3cret"', "$.command"),
         ('label = "x"\ncommand = [""]', "$.command"),
         ('label = "a b"\ncommand = ["x"]', "$.label"),
-        ('label = "x"\nurl = "file:///s3cret"', "$.url"),
-        ('label = "x"\nurl = "http://user:s3cret@host/"', "$.url"),
+        ('label = "x"\nurl = "file:///s3cret"', "url must be an http(s) URL, such as"),
+        ('label = "x"\nurl = "http://user:s3cret@host/"', "url must be an http(s) URL, such as"),
+        (REMOTE + 'require_approval = "s3cret"', "require_approval must be always or never."),
         (LOCAL + "timeout_s = 0", "$.timeout_s"),
     ],
 )
@@ -70,5 +71,11 @@ def test_settings_do_not_show_the_secrets_of_servers(toml: Any) -> None:
 
 def test_the_mcp_servers_in_the_tools_guide_are_valid(toml: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
-    example = page.split("```toml\n")[1].split("```")[0]
-    assert [server.label for server in load(toml(example)).mcp_servers] == ["files", "tickets"]
+    examples = [block.split("```")[0] for block in page.split("```toml\n")[1:]]
+    labels = [
+        server.label
+        for example in examples
+        if example.startswith("[[mcp_servers]]")
+        for server in load(toml(example)).mcp_servers
+    ]
+    assert labels[:2] == ["units", "tickets"]

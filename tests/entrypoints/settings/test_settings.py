@@ -14,7 +14,10 @@ from antiphon.entrypoints.settings import SETTINGS, Settings, find_file, load
 SECURE_URLS = "an https URL, or an http URL on this machine"
 PREFIXES = "up to 32 letters, digits, '.', '_', '@' and '-', beginning with a letter or a digit"
 ALGORITHMS = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"
-STORES = "memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or package.module:Class"
+STORES = (
+    "memory, sqlite, sqlite:///FILE, postgresql://…, redis://…, unix:///SOCKET or "
+    "package.module:Class"
+)
 FILE_STORES = (
     "auto, folder, postgres, s3://…, gs://…, az://…, file:///FOLDER or package.module:Class"
 )
@@ -101,7 +104,7 @@ EXAMPLES = {
     "max_connections_per_address": "10",
     "write_stall_s": "2.5",
     "websockets_per_tenant": "10",
-    "max_incoming_bytes": "1048576",
+    "max_work_bytes": "1048576",
     "auth": "off",
     "keys_file": "/run/keys.toml",
     "loop_watchdog_ms": "50",
@@ -131,6 +134,8 @@ EXAMPLES = {
     "max_json_nodes": "1000",
     "strict": "true",
     "strict_unknown_fields": "true",
+    "keepalive": "event",
+    "allowed_host": "antiphon.example",
     "keepalive_s": "0",
     "dialect": "open-responses",
     "arrival_s": "2.5",
@@ -150,6 +155,7 @@ EXAMPLES = {
     "console": "false",
     "keep_vector_bytes": "2000000",
     "keep_file_bytes": "1000",
+    "keep_all_file_bytes": "1000",
     "quota_responses": "1000",
     "quota_bytes": "1000",
     "sweep_s": "5",
@@ -164,6 +170,10 @@ EXAMPLES = {
     "fetch.urls": "true",
     "fetch.hosts": "example.org *.example.com:8443",
     "fetch.private": "10.1.0.0/16 ::1",
+    "outgoing.cert": "/etc/tls/client.pem",
+    "outgoing.key": "/etc/tls/client.key",
+    "outgoing.proxy": "http://proxy:3128",
+    "outgoing.no_proxy": ".example.com",
     "fetch.max_bytes": "1000",
     "fetch.timeout_s": "2.5",
     "fetch.redirects": "0",
@@ -174,6 +184,8 @@ EXAMPLES = {
     "tools.max_turns": "8",
     "tools.call_s": "90",
     "tools.call_bytes": "1000",
+    "tools.shown_chars": "1000",
+    "tools.response_bytes": "2000",
     "tool": "examples.tools:Lengths mine=my_package.tools:Mine",
     "stand_in": "web_search=browser",
     "hosted_label": "container code_interpreter",
@@ -337,7 +349,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
     ("path", "value", "allowed"),
     [
         ("model", "", "a non-empty string"),
-        ("engine", "llama", "auto, scripted or vllm"),
+        ("engine", "sglang", "auto, scripted, vllm or llama"),
         ("format", "chatml", "auto, harmony, chat:FAMILY, FILE.toml or package.module:NAME"),
         ("served_model_name", "'unclosed", "a list of strings"),
         ("engine_options", "'unclosed", "a list of strings"),
@@ -363,7 +375,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("max_connections_per_address", "0", "a whole number of at least 1"),
         ("write_stall_s", "0", "a number above 0"),
         ("websockets_per_tenant", "0", "a whole number of at least 1"),
-        ("max_incoming_bytes", "1", "a whole number of at least 65536"),
+        ("max_work_bytes", "1", "a whole number of at least 65536"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
         ("loop_watchdog_ms", "-1", "a whole number of at least 0"),
@@ -395,6 +407,8 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("arrival_s", "0", "a number above 0"),
         ("strict", "maybe", "true or false"),
         ("strict_unknown_fields", "maybe", "true or false"),
+        ("keepalive", "never", "auto, comment or event"),
+        ("allowed_host", "http://a.example", "a list of host names, without ports, or *"),
         ("keepalive_s", "nan", "a number of at least 0"),
         ("response_s", "0", "a number above 0"),
         ("websocket_s", "0", "a number above 0"),
@@ -413,6 +427,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("console", "some", "true or false"),
         ("keep_vector_bytes", "-1", "a whole number of at least 0"),
         ("keep_file_bytes", "-1", "a whole number of at least 0"),
+        ("keep_all_file_bytes", "-1", "a whole number of at least 0"),
         ("quota_responses", "-1", "a whole number of at least 0"),
         ("quota_bytes", "-1", "a whole number of at least 0"),
         ("sweep_s", "0", "a number above 0"),
@@ -441,6 +456,10 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("fetch.urls", "maybe", "true or false"),
         ("fetch.hosts", "'unclosed", "a list of strings"),
         ("fetch.private", "'unclosed", "a list of networks"),
+        ("outgoing.cert", "", "a path"),
+        ("outgoing.key", "", "a path"),
+        ("outgoing.proxy", "https://proxy", "http://HOST:PORT or http://NAME:PASSWORD@HOST:PORT"),
+        ("outgoing.no_proxy", "'unclosed", "a list of host names, without ports"),
         ("fetch.max_bytes", "0", "a whole number of at least 1"),
         ("fetch.timeout_s", "0", "a number above 0"),
         ("fetch.redirects", "21", "a whole number from 0 to 20"),
@@ -451,6 +470,8 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("tools.max_turns", "0", "a whole number of at least 1"),
         ("tools.call_s", "0", "a number above 0"),
         ("tools.call_bytes", "0", "a whole number of at least 1"),
+        ("tools.shown_chars", "99", "a whole number of at least 100"),
+        ("tools.response_bytes", "0", "a whole number of at least 1"),
         ("tool", "my_package.tools", "a list of [LABEL=]package.module:Class"),
         ("stand_in", "web_search", "a list of TYPE=LABEL"),
         ("stand_in", "shell=mine", "a list of TYPE=LABEL"),
@@ -527,11 +548,13 @@ def test_an_unknown_name_is_refused_with_the_closest_one(toml: Any, refusal: Any
     assert refusal(file=file) == (
         f"scripted.step_token in {file} is not a setting; did you mean scripted.step_tokens?"
     )
+    file = toml("[oidc]\nprovider = 'x'")
+    assert refusal(file=file).startswith(f"oidc.provider in {file} is not a setting; oidc has ")
     assert refusal(environ={"ANTIPHON_STOER": "memory"}) == (
         "The variable ANTIPHON_STOER is not a setting; did you mean ANTIPHON_STORE?"
     )
     assert refusal(environ={"ANTIPHON_XYZXYZ": "1"}) == (
-        "The variable ANTIPHON_XYZXYZ is not a setting; `antiphon serve --help` lists them all."
+        "The variable ANTIPHON_XYZXYZ is not a setting; `antiphon serve --help-all` lists them all."
     )
 
 

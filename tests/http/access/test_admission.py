@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any
@@ -36,7 +38,10 @@ def full(serve: Any) -> Iterator[Any]:
 @contextmanager
 def connection_to(server: Any, body: bytes, *, length: int) -> Iterator[socket.socket]:
     """Send a request over a connection of its own."""
-    head = f"POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+    head = (
+        "POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    )
     port = int(server.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(head.encode() + body)
@@ -95,6 +100,19 @@ def test_a_request_that_waited_too_long_gets_503(serve: Any) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
+def test_a_message_that_waited_too_long_gets_529(serve: Any) -> None:
+    message = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    with (
+        serve(max_runs=1, queue_s=0.1) as server,
+        httpx.Client(base_url=server.api, timeout=30) as client,
+        client.stream("POST", "/responses", json=HANG),
+    ):
+        answer = httpx.post(f"{server.api}/messages", json=message, timeout=30)
+    assert (answer.status_code, answer.headers["retry-after"]) == (529, "1")
+    assert answer.json()["error"]["type"] == "overloaded_error"
+    assert answer.json()["request_id"] == answer.headers["request-id"]
+
+
 @pytest.mark.parametrize(
     ("deadline", "written"), [({"first_token_s": 0.2}, ""), ({"between_tokens_s": 0.2}, "Once")]
 )
@@ -119,3 +137,15 @@ def test_a_slow_but_steady_engine_is_no_stall(serve: Any) -> None:
     with serve(between_tokens_s=0.2) as server, httpx.Client(base_url=server.api) as client:
         parts = [{"say": "a " * 30, "tick": 0.02}]
         assert create(client, model=MODEL, input=script(parts))["status"] == "completed"
+
+
+def test_no_more_background_responses_wait_than_may(serve: Any) -> None:
+    body = {"model": MODEL, "input": script({"hang": 30}), "background": True}
+    with (
+        serve(store="sqlite", background_runs=1, max_waiting=3) as server,
+        httpx.Client(base_url=server.api, timeout=30) as client,
+        ThreadPoolExecutor(20) as threads,
+    ):
+        sent = [threads.submit(client.post, "/responses", json=body) for _ in range(20)]
+        statuses = Counter(each.result().status_code for each in sent)
+    assert statuses == {200: 4, 429: 16}

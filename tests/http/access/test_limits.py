@@ -186,17 +186,57 @@ def test_a_host_that_a_key_may_not_use_is_named(keys: Keys) -> None:
     file = {"type": "input_file", "file_url": "http://example.org.evil.example/a.pdf"}
     message = {"role": "user", "content": [{"type": "input_text", "text": "hi"}]}
     mcp = {"type": "mcp", "server_label": "a", "server_url": "https://evil.example/mcp"}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": [image]}
     with keys.client(hosts=("example.org",)) as client:
         for fields, param in (
             ({"tools": [mcp]}, "tools[0].server_url"),
             ({"input": [{**message, "content": [image]}]}, "input[0].content[0].image_url"),
             ({"input": [message, {**message, "content": [file]}]}, "input[1].content[0].file_url"),
-            ({"input": [message, output]}, "input[1].output[0].image_url"),
+            ({"input": [message, call, output]}, "input[2].output[0].image_url"),
         ):
-            error = error_of(client.post("/responses", json={**BODY, **fields}), 403)
-            assert (error["param"], error["code"]) == (param, "insufficient_permissions")
+            for path in ("/responses", "/responses/input_tokens"):
+                error = error_of(client.post(path, json={**BODY, **fields}), 403)
+                assert (error["param"], error["code"]) == (param, "insufficient_permissions")
         assert client.post("/responses", json=BODY).status_code == 200
+
+
+def test_a_host_that_a_key_may_not_use_cannot_be_brought_in_by_a_history(keys: Keys) -> None:
+    image = {"type": "input_image", "image_url": "http://evil.example/a.png"}
+    item = {"role": "user", "content": [image]}
+    with keys.client(hosts=("example.org",)) as client:
+        made = client.post("/conversations", json={"items": [item]}).json()["id"]
+        added = client.post("/conversations", json={}).json()["id"]
+        client.post(f"/conversations/{added}/items", json={"items": [item]}).raise_for_status()
+        [listed] = client.get(f"/conversations/{made}/items").json()["data"]
+        for fields in (
+            {"conversation": made},
+            {"conversation": added},
+            {"input": [{"type": "item_reference", "id": listed["id"]}]},
+        ):
+            body = {**BODY, **fields, "store": True}
+            for path in ("/responses", "/responses/input_tokens"):
+                error = error_of(client.post(path, json=body), 403)
+                assert error["code"] == "insufficient_permissions", fields
+
+
+@pytest.mark.parametrize(
+    ("path", "tool"),
+    [
+        ("/containers", "code_interpreter"),
+        ("/containers", "shell"),
+        ("/containers/cntr_1/files", "shell"),
+        ("/vector_stores", "file_search"),
+        ("/vector_stores/vs_1/files", "file_search"),
+        ("/vector_stores/vs_1/search", "file_search"),
+    ],
+)
+def test_what_belongs_to_a_tool_needs_its_right(keys: Keys, path: str, tool: str) -> None:
+    for tools, is_refused in ((("function",), True), ((tool,), False), ((), False)):
+        with keys.client(tools=tools) as client:
+            for method in ("GET", "POST"):
+                answer = client.request(method, path, json={})
+                assert (answer.status_code == 403) is is_refused, answer.text
 
 
 def test_a_key_that_may_only_read_changes_nothing(keys: Keys) -> None:
@@ -222,3 +262,15 @@ def test_a_key_expires(keys: Keys) -> None:
     with keys.client(expires_at=int(time.time()) - 1) as client:
         error = error_of(client.get("/models"), 401)
     assert (error["code"], error["message"]) == ("invalid_api_key", "The API key has expired.")
+
+
+def test_answers_beyond_a_limit_end_those_before_them(keys: Keys) -> None:
+    engine = keys.server.engine(MODEL)
+    aborted = engine.aborted
+    messages = [{"role": "user", "content": script([{"hang": 20}, {"say": "late"}])}]
+    with keys.client(limits={"requests/day": 2}) as client:
+        answer = client.post(
+            "/chat/completions", json={"model": MODEL, "n": 3, "messages": messages}
+        )
+    assert error_of(answer, 429)["code"] == "rate_limit_exceeded"
+    wait_until(lambda: engine.aborted == aborted + 2)

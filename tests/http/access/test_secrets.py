@@ -103,3 +103,42 @@ def test_a_run_that_waits_leaves_no_secret_on_disk_nor_in_the_log(
         assert each.encode() not in kept_now + kept_then
         assert each not in caplog.text
     assert secret not in kept_now + kept_then
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:CANARY@127.0.0.1:9/a.png",
+        "http://CANARY@127.0.0.1:9/a.png",
+        "http://127.0.0.1:9/a.png?v=1&token=CANARY#top",
+        "https://127.0.0.1:9/?CANARY=CANARY&key=CANARY",
+    ],
+)
+def test_no_secret_of_a_url_is_logged(
+    serve: Any, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
+    image = {"type": "input_image", "image_url": url}
+    file = {"type": "input_file", "file_url": url}
+    tool = {"type": "mcp", "server_label": "tools", "server_url": url}
+    bodies: list[dict[str, Any]] = [
+        {"input": [{"role": "user", "content": [part]}]} for part in (image, file)
+    ]
+    bodies += [{"input": f"Look at {url}."}, {"input": "hi", "tools": [tool]}]
+    bodies += [{"input": "hi", "instructions": url, "metadata": {"url": url}}]
+    caplog.set_level("DEBUG", "antiphon")
+    options = {
+        "log_requests": True,
+        "log_outputs": True,
+        "error_stacks": True,
+        "keep_traces": "all",
+    }
+    with (
+        serve(**options, **{"fetch.urls": True, "fetch.hosts": ["127.0.0.1"]}) as server,
+        httpx.Client(base_url=server.api, timeout=30) as http,
+    ):
+        for body in bodies:
+            http.post("/responses", json={**BODY, **body, "store": True})
+            http.post("/conversations", json={"items": body["input"]} if "tools" in body else {})
+    assert "/responses" in caplog.text
+    for line in caplog.text.splitlines():
+        assert "CANARY" not in line.replace("?CANARY=", ""), line

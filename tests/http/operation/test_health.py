@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from antiphon.adapters.stores.memory.store import MemoryStore
+from antiphon.application.runs.readiness import CACHED_S
 from antiphon.domain.errors import StoreError
 
 pytestmark = pytest.mark.slow
@@ -20,10 +23,12 @@ class SickStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.is_full = self.is_silent = False
+        self.checks = 0
 
     async def check(self) -> None:
+        self.checks += 1
         if self.is_full:
-            raise StoreError("the disk at db-7.internal is full")
+            raise StoreError("the disk at db-7.internal is full", reason="the disk is full")
         if self.is_silent:
             await asyncio.Event().wait()
 
@@ -41,13 +46,22 @@ def test_each_part_is_named(server: Any, path: str) -> None:
         "status": "ready",
         "server": "ok",
         "store": "ok",
+        "files": "ok",
         "engine": "ok",
         "models": {"scripted-chat": "ok", "scripted-harmony": "ok"},
     }
 
 
-@pytest.mark.parametrize(("fault", "word"), [("is_full", "unavailable"), ("is_silent", "silent")])
-def test_an_unwritable_store_is_named_without_details(serve: Any, fault: str, word: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "word", "reason"),
+    [
+        ("is_full", "unavailable", "the disk is full"),
+        ("is_silent", "silent", "it did not answer within 2 seconds"),
+    ],
+)
+def test_an_unwritable_store_is_named_without_details(
+    serve: Any, fault: str, word: str, reason: str
+) -> None:
     store = SickStore()
     with serve(instead=store) as server:
         setattr(store, fault, True)
@@ -55,7 +69,28 @@ def test_an_unwritable_store_is_named_without_details(serve: Any, fault: str, wo
         assert httpx.get(f"{server.url}/livez").status_code == 200
     assert answer.status_code == 503
     assert answer.json()["store"] == word
+    assert answer.json()["reasons"] == {"store": reason}
     assert "internal" not in answer.text
+
+
+def test_many_who_ask_cause_few_writes(serve: Any) -> None:
+    store = SickStore()
+    with serve(instead=store) as server, httpx.Client(base_url=server.url) as client:
+        started_at = time.monotonic()
+        for _ in range(100):
+            assert client.get("/readyz").status_code == 200
+        assert store.checks <= (time.monotonic() - started_at) / CACHED_S + 1
+
+
+def test_a_full_disk_of_files_is_named_and_responses_are_served(serve: Any, tmp_path: Path) -> None:
+    with serve(file_store="folder") as server:
+        folder = tmp_path / "files"
+        folder.rmdir()
+        folder.write_text("no folder")
+        answer = httpx.get(f"{server.url}/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["files"] == "unavailable"
+    assert answer.json()["reasons"] == {"files": "file exists"}
 
 
 def test_a_model_whose_engine_is_dead_is_named_and_the_other_one_serves(serve: Any) -> None:

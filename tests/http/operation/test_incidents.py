@@ -107,8 +107,8 @@ def test_a_store_that_is_slow(asking: Any) -> None:
 def test_a_template_that_refuses(tmp_path: Path) -> None:
     template = tmp_path / "chat_template.jinja"
     template.write_text(
-        "{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no tools') }}{% endif %}"
-        "{{ m.content }}{% endfor %}"
+        "{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
     )
     options = ("--engine", "vllm", "--format", "chat:hermes", "--data-dir", tmp_path / "data")
     told = antiphon("doctor", template, *options, "--quick")

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from tests.http.access.test_auth import bearer, new_key
-from tests.http.conftest import create, script, wait_until
+from tests.http.conftest import create, script, stream, wait_until
 from tests.http.resources.test_webhooks import listening, settings
 from tests.security.support.raw_clients import connect, read_until_closed
 from tests.support import fake_mcp_server
@@ -82,7 +82,7 @@ def test_a_response_is_counted_with_its_tokens_and_times(
     ended = {"model": model, "status": "completed", "reason": ""}
     before = metrics.value("antiphon_responses_total", **ended)
     tokens = metrics.value("antiphon_tokens_total", model=model, type="output")
-    response = create(client, model=model, input="hello")
+    response = stream(client, model=model, input="hello")
     assert metrics.value("antiphon_responses_total", **ended) == before + 1
     written = metrics.value("antiphon_tokens_total", model=model, type="output") - tokens
     assert written == response["usage"]["output_tokens"]
@@ -98,7 +98,7 @@ def test_a_response_is_counted_with_its_tokens_and_times(
 def test_the_metrics_of_the_convention_stand_beside_ours(
     client: httpx.Client, metrics: Metrics
 ) -> None:
-    create(client, model=MODEL, input=script({"say": "one two three", "tick": 0.01}))
+    stream(client, model=MODEL, input=script({"say": "one two three", "tick": 0.01}))
     labels = {
         "gen_ai_operation_name": "chat",
         "gen_ai_provider_name": "antiphon",
@@ -277,6 +277,16 @@ def test_the_admin_port_needs_no_key(serve: Any, tmp_path: Path) -> None:
         assert httpx.get(f"{admin}/readyz").json()["status"] == "ready"
         assert httpx.get(f"{admin}/v1/models").status_code == 404
         assert httpx.get(f"{server.url}/metrics", headers=bearer(reader)).status_code == 404
+
+
+def test_the_admin_port_answers_to_its_own_names(serve: Any) -> None:
+    port = _free_port()
+    with serve(metrics=True, admin_port=port, allowed_host=["antiphon"]):
+        admin = f"http://127.0.0.1:{port}"
+        for host, status in (("evil.example", 403), ("antiphon", 200), (f"localhost:{port}", 200)):
+            headers = {"host": host}
+            assert httpx.get(f"{admin}/metrics", headers=headers).status_code == status
+            assert httpx.get(f"{admin}/livez", headers=headers).status_code == 200
 
 
 def test_the_admin_port_has_the_bounds_of_the_api(serve: Any) -> None:

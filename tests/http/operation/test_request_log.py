@@ -107,7 +107,7 @@ def test_the_lines_of_a_response_have_the_request_id(http: httpx.Client, lines: 
         ("GET", "/v1/responses/resp_none", 404, "info"),
         ("GET", "/nowhere", 404, "info"),
         ("PUT", "/v1/responses", 405, "info"),
-        ("POST", "/v1/responses", 400, "info"),
+        ("POST", "/v1/responses", 415, "info"),
         ("GET", "/livez", 200, "debug"),
         ("GET", "/readyz", 200, "debug"),
         ("GET", "/console", 200, "debug"),

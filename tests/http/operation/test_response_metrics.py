@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.http.access.test_auth import bearer, new_key
-from tests.http.conftest import create, frames, script, wait_until
+from tests.http.conftest import create, frames, script, stream, wait_until
 from tests.support import fake_mcp_server
 from tests.support.fake_mcp_server import FakeMcpServer
 
@@ -62,18 +62,28 @@ def test_only_the_last_event_of_a_stream_shows_them(http: httpx.Client, model: s
 
 def test_times_follow_each_other(http: httpx.Client, model: str) -> None:
     said = script([{"think": "hm hm hm"}, {"say": "one two three"}])
-    response = create(http, model=model, input=said)
+    response = stream(http, model=model, input=said)
     metrics = metrics_of(http, response["id"])
     [turn] = metrics["turns"]
     times = [metrics["received_at"], metrics["admitted_at"]]
     assert times == sorted(times)
     times = [turn[name] for name in TIMES]
     assert times == sorted(times)
-    assert turn["first_token_at"] < turn["first_text_at"] <= turn["last_token_at"]
+    assert turn["first_token_at"] <= turn["first_text_at"] <= turn["last_token_at"]
     assert turn["ended_at"] <= metrics["ended_at"]
     assert (
         turn["reasoning_tokens"] == response["usage"]["output_tokens_details"]["reasoning_tokens"]
     )
+
+
+def test_the_delivery_of_a_whole_answer_is_not_shown_as_its_generation(
+    http: httpx.Client, model: str
+) -> None:
+    response = create(http, model=model, input="hello there")
+    [turn] = metrics_of(http, response["id"])["turns"]
+    assert turn["output_tokens"] > 1
+    assert not turn.keys() & {"first_token_at", "first_text_at", "tokens_per_second"}
+    assert turn["admitted_at"] <= turn["last_token_at"] <= turn["ended_at"]
 
 
 def test_each_turn_has_its_calls(calling: httpx.Client, site: FakeMcpServer, model: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.http.access.test_auth import bearer, new_key
-from tests.http.conftest import create, script
+from tests.http.conftest import create, script, stream
 from tests.http.resources.test_webhooks import listening
 from tests.http.resources.test_webhooks import settings as webhook_settings
 from tests.http.wire.test_websocket import joined
@@ -61,7 +61,7 @@ def test_a_loop_with_two_turns_and_three_calls_is_one_trace(
         httpx.Client(base_url=server.api, headers=CLIENT, timeout=20) as client,
     ):
         said = script([ADD, ADD, BOOM], {"say": "42"})
-        response = create(client, model="scripted-chat", input=said, tools=tools_of(site))
+        response = stream(client, model="scripted-chat", input=said, tools=tools_of(site))
     [agent] = collector.named("invoke_agent")
     chats = collector.named("chat ")
     calls = [span for span in collector.named("execute_tool") if "tools/list" not in span.name]

@@ -98,7 +98,12 @@ def test_the_console_explains_each_reason_of_an_incomplete_response() -> None:
     page = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
     section = page.partition("## Incomplete responses")[2].partition("\n## ")[0]
     reasons = set(re.findall(r"^\| `(\w+)` \| (?!When)", section, re.MULTILINE)) - {"reason"}
-    table = (FOLDER / "why.js").read_text("utf-8").partition("REASONS = {")[2].partition("};")[0]
+    table = (
+        (FOLDER / "response" / "why.js")
+        .read_text("utf-8")
+        .partition("REASONS = {")[2]
+        .partition("};")[0]
+    )
     assert reasons == set(re.findall(r"^  (\w+): ", table, re.MULTILINE))
 
 

@@ -11,6 +11,9 @@ import pytest
 from tests.http.access.test_auth import bearer, new_key
 from tests.http.conftest import create, script, wait_until
 
+from antiphon.application.support.bytes_in_work import MAX_BYTES, SUBJECTS
+from antiphon.domain.access.limits import KeyPolicy
+
 MODEL = "scripted-chat"
 
 
@@ -60,6 +63,8 @@ def test_the_state_names_models_store_and_limits(clients: dict[str, httpx.Client
     [chat] = [each for each in state["models"] if MODEL in each["names"]]
     assert (chat["state"], chat["context_length"] > 0) == ("ok", True)
     assert state["runs"]["background_slots"] > 0
+    assert set(state["memory"]["work_bytes"]) == set(SUBJECTS)
+    assert state["memory"]["max_work_bytes"] == MAX_BYTES
 
 
 def test_what_is_stored_is_counted(clients: dict[str, httpx.Client]) -> None:
@@ -68,3 +73,19 @@ def test_what_is_stored_is_counted(clients: dict[str, httpx.Client]) -> None:
     with httpx.Client(base_url=f"{str(blue.base_url).rstrip('/')}/v1", headers=blue.headers) as api:
         create(api, model=MODEL, input="hi")
     assert blue.get("/console/state").json()["tenant"]["responses"] == before + 1
+
+
+def test_the_state_shows_the_use_of_limits_and_quotas(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    key = new_key(file, "blue", KeyPolicy(limits={"requests/min": 9}))
+    quotas = {"quota_responses": 50, "quota_bytes": 10**6}
+    with (
+        serve(auth="on", keys_file=file, store="sqlite", keep_events_s=30.0, **quotas) as server,
+        httpx.Client(base_url=server.url, headers=bearer(key), timeout=20) as client,
+    ):
+        client.post("/v1/responses", json={"model": MODEL, "input": "hi"})
+        state = client.get("/console/state").json()
+    assert state["tenant"]["limits"] == [{"name": "requests/min", "limit": 9, "used": 1}]
+    assert (state["tenant"]["responses"], state["tenant"]["max_responses"]) == (1, 50)
+    assert state["tenant"]["max_bytes"] == 10**6
+    assert state["server"]["keep_events_s"] == 30

@@ -10,10 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.http.conftest import create, script
 
-OPERATIONS = 54
+OPERATIONS = 64
 METHODS = frozenset({"get", "post", "delete"})
 ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
-PUBLIC = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})
+MESSAGES_ERROR = {"$ref": "#/components/schemas/MessagesError"}
+PUBLIC = frozenset({"/livez", "/readyz", "/health", "/health/live", "/health/ready"})
 
 Json = dict[str, Any]
 
@@ -54,8 +55,15 @@ def test_each_operation_has_a_summary_bodies_errors_and_security(document: Json)
         assert answer["content"], where
         for status in ("4XX", "5XX"):
             content = operation["responses"][status]["content"]
-            assert content == {"application/json": {"schema": ERROR}}, where
+            assert content == {"application/json": {"schema": error_of(path)}}, where
         assert operation["security"] == ([] if path in PUBLIC else [{"bearer": []}]), where
+
+
+def error_of(path: str) -> Json:
+    """Return the schema of an operation's errors."""
+    if path.startswith("/v1/messages"):
+        return MESSAGES_ERROR
+    return {"oneOf": [ERROR, MESSAGES_ERROR]} if path.startswith("/v1/models") else ERROR
 
 
 def test_operations_have_names_of_their_own(document: Json) -> None:
@@ -134,6 +142,29 @@ def test_responses_are_as_the_document_says(asked: Asked, model: str) -> None:
     asked("DELETE", "/v1/responses/{response_id}", **where)
     asked("GET", "/v1/responses/{response_id}", expects=404, **where)
     asked("POST", "/v1/responses", expects=400, json={"model": "nope", "input": "x"})
+
+
+def test_chat_completions_are_as_the_document_says(asked: Asked, model: str) -> None:
+    asking = script([{"think": "hm"}, {"say": "a"}, {"call": "add"}])
+    tool = {"type": "function", "function": {"name": "add"}}
+    body = {"model": model, "messages": [{"role": "user", "content": asking}], "tools": [tool]}
+    asked("POST", "/v1/chat/completions", json={**body, "logprobs": True})
+    asked("POST", "/v1/chat/completions", json={**body, "stream": True})
+    asked("POST", "/v1/chat/completions", expects=400, json={**body, "model": "nope"})
+
+
+def test_messages_are_as_the_document_says(asked: Asked, model: str) -> None:
+    asking = script([{"think": "hm"}, {"say": "a"}, {"call": "add"}])
+    tool = {"name": "add", "input_schema": {"type": "object"}}
+    messages = [{"role": "user", "content": asking}]
+    body = {"model": model, "messages": messages, "tools": [tool], "max_tokens": 99}
+    asked("POST", "/v1/messages", json=body)
+    asked("POST", "/v1/messages", json={**body, "stream": True})
+    asked("POST", "/v1/messages/count_tokens", json=body)
+    version = {"anthropic-version": "2023-06-01"}
+    asked("GET", "/v1/models", headers=version)
+    asked("GET", "/v1/models/{name}", name=model, headers=version)
+    asked("POST", "/v1/messages", expects=400, json={**body, "model": "nope"})
 
 
 def test_conversations_are_as_the_document_says(asked: Asked) -> None:

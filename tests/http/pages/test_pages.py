@@ -86,8 +86,8 @@ def test_the_first_page_names_no_models_if_keys_are_needed(guarded: Any) -> None
         assert secret not in text
 
 
-def test_the_host_header_is_escaped_on_the_page(server: Any) -> None:
-    answer = httpx.get(f"{server.url}/", headers={**BROWSER, "host": "a'&b"})
+def test_the_host_header_is_escaped_on_the_page(guarded: Any) -> None:
+    answer = httpx.get(f"{guarded.url}/", headers={**BROWSER, "host": "a'&b"})
     assert "http://a&#39;&amp;b/v1" in answer.text
 
 
@@ -123,24 +123,18 @@ API = (
     "This is the Responses API: POST /v1/responses creates a response, GET /v1/models lists the "
     f"models. {DOCUMENTED}"
 )
-CHAT = (
-    "This server has the Responses API, not Chat Completions: send POST /v1/responses with "
-    f"'input' instead of 'messages'. {DOCUMENTED}"
-)
 PREFIX = "Paths begin with /v1: set the base URL to {api}."
 
 
 @pytest.mark.parametrize(
     ("method", "path", "hint"),
     [
-        ("GET", "/", API),
         ("GET", "/v1", API),
         ("POST", "/v1", API),
         ("GET", "/docs", DOCUMENTED),
         ("GET", "/openapi.json", DOCUMENTED),
-        ("POST", "/v1/chat/completions", CHAT),
-        ("POST", "/chat/completions", CHAT),
-        ("POST", "/v1/completions", CHAT),
+        ("POST", "/chat/completions", PREFIX),
+        ("POST", "/completions", PREFIX),
         ("POST", "/responses", PREFIX),
         ("GET", "/models", PREFIX),
         ("GET", "/api/v1/models", PREFIX),
@@ -160,6 +154,13 @@ def test_an_unknown_path_is_refused_with_a_hint(
     assert error(answer)["message"] == f"Invalid URL ({method} {path}). " + hint.format(
         api=server.api
     )
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
+def test_a_client_that_asks_for_no_page_reads_where_the_api_is(server: Any, accept: str) -> None:
+    answer = httpx.get(server.url, headers={"accept": accept})
+    assert (answer.status_code, answer.json()["name"]) == (200, "antiphon")
+    assert answer.json()["message"] == API
 
 
 def test_a_method_that_a_path_does_not_take_is_named(server: Any) -> None:

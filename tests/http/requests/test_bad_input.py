@@ -90,7 +90,7 @@ def test_a_body_that_is_not_json_by_its_type_is_refused(http: httpx.Client) -> N
         ("include", ["bogus.value"], "include[0]"),
         ("tool_choice", "sometimes", "tool_choice"),
         ("tools", [{"type": "tool_search", "execution": "nobody"}], "tools[0].execution"),
-        ("metadata", {"k": 5}, "metadata"),
+        ("metadata", {"k": 5}, "metadata.k"),
         ("input", [{"type": "item_reference", "id": "msg_none"}], "input"),
         (
             "input",
@@ -230,6 +230,113 @@ def test_too_many_items_or_tools_are_refused(
     assert (error["param"], error["code"]) == (field, code)
 
 
+FIELDS_OF_SCHEMAS = {
+    "text.format.schema": lambda schema: {
+        "text": {"format": {"type": "json_schema", "name": "a", "strict": True, "schema": schema}}
+    },
+    "structured_outputs.json": lambda schema: {"structured_outputs": {"json": schema}},
+    "tools[1].parameters": lambda schema: {
+        "tools": [
+            {"type": "function", "name": "a"},
+            {"type": "function", "name": "b", "strict": True, "parameters": schema},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("param", FIELDS_OF_SCHEMAS)
+@pytest.mark.parametrize(
+    ("inner", "place", "problem"),
+    [
+        ({"type": "strng"}, "/type", "'strng'"),
+        ({"type": ["string", 5]}, "/type", "list"),
+        ({"type": []}, "/type", "list"),
+        ({"$ref": "#/$defs/nowhere"}, "/$ref", "'#/$defs/nowhere', which is not in the schema"),
+        ({"$ref": 5}, "/$ref", "5"),
+        ({"items": "string"}, "/items", "'string'"),
+        ({"anyOf": {"type": "string"}}, "/anyOf", "a list of schemas"),
+        ({"properties": ["a"]}, "/properties", "an object of schemas"),
+        ({"anyOf": [{"type": "object"}, {"items": {"type": "x"}}]}, "/anyOf/1/items/type", "'x'"),
+        ({"uniqueItems": True}, "/uniqueItems", "cannot be enforced"),
+        ({"items": {"not": {"type": "string"}}}, "/items/not", "cannot be enforced"),
+        ({"if": {}, "then": {}}, "/if", "cannot be enforced"),
+        ({"contains": {"const": 1}}, "/contains", "cannot be enforced"),
+        ({"dependentRequired": {"a": ["b"]}}, "/dependentRequired", "cannot be enforced"),
+        ({"dependentSchemas": {"a": {}}}, "/dependentSchemas", "cannot be enforced"),
+        ({"enum": []}, "/enum", "is empty"),
+        ({"enum": "a"}, "/enum", "'a'"),
+        ({"anyOf": []}, "/anyOf", "is empty"),
+        ({"anyOf": [False, {}]}, "/anyOf/0", "is false"),
+        ({"properties": {"b": False}}, "/properties/b", "is false"),
+        ({"pattern": "a("}, "/pattern", "invalid"),
+        ({"pattern": 5}, "/pattern", "5"),
+        ({"pattern": "^(?!a)b"}, "/pattern", "cannot be enforced"),
+        ({"patternProperties": {"(?=a)": {}}}, "/patternProperties", "cannot be enforced"),
+        ({"pattern": "a" * 9000}, "/pattern", "8192 characters"),
+    ],
+)
+def test_a_schema_that_no_engine_can_take_is_refused_with_its_place(
+    http: httpx.Client, param: str, inner: dict[str, Any], place: str, problem: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": inner}}
+    error = refused(http.post("/responses", json=BASE | FIELDS_OF_SCHEMAS[param](schema)))
+    assert error["param"] == param
+    assert f"#/properties/a{place} " in error["message"]
+    assert problem in error["message"]
+
+
+@pytest.mark.parametrize("param", FIELDS_OF_SCHEMAS)
+def test_unusual_schemas_are_accepted(http: httpx.Client, param: str) -> None:
+    schema = {
+        "type": "object",
+        "$defs": {"a/b": {"type": ["string", "null"]}, "n": {"$ref": "#"}, "l": {"enum": [1]}},
+        "properties": {
+            "type": {"$ref": "#/$defs/a~1b"},
+            "$ref": {"anyOf": [{"$ref": "#/$defs/l"}, {"$ref": "#/properties/type"}, True]},
+            "properties": {"const": {"type": "strng"}, "default": {"$ref": 5}},
+            "n": {"type": "array", "items": {"$ref": "#/$defs/n"}, "prefixItems": [{}]},
+            "uniqueItems": {"type": "array", "items": False, "uniqueItems": False},
+            "pattern": {"pattern": "b|^c"},
+        },
+        "additionalProperties": False,
+    }
+    answer = http.post("/responses", json=BASE | FIELDS_OF_SCHEMAS[param](schema))
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("inner", [{"type": "any"}, {"uniqueItems": True}, {"pattern": "(?!a)"}])
+def test_schemas_that_are_only_shown_may_be_odd(http: httpx.Client, inner: dict[str, Any]) -> None:
+    closed = {"type": "object", "additionalProperties": False, "required": ["a"]}
+    tool = {"type": "function", "name": "b", "parameters": closed | {"properties": {"a": inner}}}
+    answer = http.post("/responses", json=BASE | {"tools": [tool], "tool_choice": "required"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["tools"][0]["strict"] is False
+
+
+@pytest.mark.parametrize(
+    "inner", [{"uniqueItems": True}, {"not": {"const": 1}}, {"pattern": "(?!a)"}, {"if": {}}]
+)
+@pytest.mark.parametrize("is_strict", [None, False])
+def test_a_format_that_is_not_strict_binds_as_far_as_it_can(
+    http: httpx.Client, is_strict: bool | None, inner: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": inner, "b": {"type": "integer"}}}
+    schema |= {"required": ["b"]}
+    text_format = {"type": "json_schema", "name": "a", "schema": schema, "strict": is_strict}
+    answer = http.post("/responses", json=BASE | {"text": {"format": text_format}})
+    assert answer.status_code == 200, answer.text
+    assert "b" in json.loads(answer.json()["output"][-1]["content"][0]["text"])
+    assert answer.json()["text"]["format"]["schema"] == schema
+
+
+@pytest.mark.parametrize("most", [1, 8, 15])
+def test_few_tokens_may_be_asked_for(http: httpx.Client, most: int) -> None:
+    answer = http.post("/responses", json=BASE | {"input": "hi " * 40, "max_output_tokens": most})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["output_tokens"] == most
+    assert answer.json()["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
 def _schema(values: int) -> dict[str, Any]:
     return {"type": "object", "enum": [1] * values}
 
@@ -240,7 +347,9 @@ def _schema(values: int) -> dict[str, Any]:
         (
             "text",
             lambda schema: {
-                "text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}
+                "text": {
+                    "format": {"type": "json_schema", "name": "a", "strict": True, "schema": schema}
+                }
             },
         ),
         (

@@ -160,7 +160,7 @@ def test_a_dead_server_is_asked_three_times_and_others_go_on(
         response = create(http, model=model, input=script(*turns), tools=tools)
         calls = [item for item in response["output"] if item["type"] == "mcp_call"]
         assert [item["status"] for item in calls] == ["failed", "completed", *["failed"] * 3]
-        assert "Trying again in this response will not help" in calls[-1]["error"]["content"]
+        assert "It is left alone for a while" in calls[-1]["error"]["content"]
         assert len(dead.methods("tools/call")) == 3
         assert response["status"] == "completed"
     finally:

@@ -33,6 +33,7 @@ LONG = [
     {"role": "assistant", "content": "Read."},
     {"role": "user", "content": "Go on."},
 ]
+RAW = {"input": None, "store": False}
 TOOL = {"type": "function", "name": "f"}
 
 SAMPLES: Mapping[str, tuple[Any, Json]] = {
@@ -97,6 +98,10 @@ SAMPLES: Mapping[str, tuple[Any, Json]] = {
     "cache_salt": ("salt", {}),
     "enable_response_messages": (True, {}),
     "previous_input_messages": ([{"role": "user", "content": "before"}], {}),
+    "raw_prompt.text": ("a", RAW),
+    "raw_prompt.tokens": ([68], RAW),
+    "raw_prompt.echo": (True, {**RAW, "raw_prompt.text": "a"}),
+    "raw_prompt.echo_only": (True, {**RAW, "raw_prompt.text": "a", "raw_prompt.echo": True}),
     "include_reasoning": (False, {}),
     "top_k": (3, {}),
     "min_p": (0.1, {}),

@@ -69,8 +69,11 @@ def test_a_wrong_field_is_named_as_in_a_run(http: httpx.Client, field: str, valu
     assert refused.json()["error"]["param"] == field
 
 
+UNRUN = {"type": "image_generation"}
+
+
 def test_ignored_fields_are_named_as_on_creation(http: httpx.Client, model: str) -> None:
-    body = {"model": model, "input": "x", "tools": [{"type": "acme"}], "moderation": {"model": "m"}}
+    body = {"model": model, "input": "x", "tools": [UNRUN], "moderation": {"model": "m"}}
     counted = http.post("/responses/input_tokens", json=body)
     created = http.post("/responses", json=body)
     assert counted.headers["x-antiphon-ignored"] == "tools[0], moderation"

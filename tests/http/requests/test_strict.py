@@ -13,8 +13,9 @@ from websockets.sync.client import connect
 
 BASE = {"model": "scripted-chat", "input": "Hi"}
 FUNCTION = {"type": "function", "name": "add"}
-MISTYPED = {"type": "web_serch"}
-UNLABELLED = {"type": "mcp", "server_label": "lenghts"}
+UNRUN = {"type": "programmatic_tool_calling"}
+CONNECTOR = {"type": "mcp", "server_label": "mail", "connector_id": "connector_gmail"}
+FOR_PROGRAMS = {"type": "function", "name": "sum", "allowed_callers": ["programmatic"]}
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,15 @@ def refused(answer: httpx.Response) -> dict[str, Any]:
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
     (
-        {"tools": [MISTYPED]},
+        {"tools": [FOR_PROGRAMS]},
         "tools[0]",
-        "'tools[0]' would have no effect: this server does not know the tool type 'web_serch'.",
+        "'tools[0]' would have no effect: only programs may call it (allowed_callers), and this "
+        "server does not run programs.",
     ),
     (
-        {"tools": [FUNCTION, UNLABELLED]},
+        {"tools": [FUNCTION, CONNECTOR]},
         "tools[1]",
-        "'tools[1]' would have no effect: this server knows no tool server labelled 'lenghts'.",
+        "'tools[1]' would have no effect: this server cannot call the MCP server labelled 'mail'.",
     ),
     (
         {"tools": [{"type": "image_generation"}]},
@@ -57,10 +59,10 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "'service_tier' would have no effect: this server does nothing with it.",
     ),
     (
-        {"tools": [MISTYPED, UNLABELLED], "session_id": "s"},
+        {"tools": [UNRUN, CONNECTOR], "session_id": "s"},
         "tools[0]",
-        "'tools[0]' would have no effect: this server does not know the tool type 'web_serch'. "
-        "Nor would tools[1], session_id.",
+        "'tools[0]' would have no effect: this server does not run the tool "
+        "'programmatic_tool_calling'. Nor would tools[1], session_id.",
     ),
 ]
 
@@ -77,6 +79,69 @@ def test_a_part_without_effect_is_refused_by_its_path(
         "param": param,
         "code": "unsupported_parameter",
     }
+
+
+USER = {"role": "user"}
+TEXT = {"type": "input_text", "text": "Hi"}
+
+KEYS: list[tuple[dict[str, Any], str, str]] = [
+    ({"reasoning": {"efort": "high"}}, "reasoning.efort", "unknown_parameter"),
+    ({"text": {"verbosty": "low"}}, "text.verbosty", "unknown_parameter"),
+    ({"tools": [FUNCTION | {"parametrs": {}}]}, "tools[0].parametrs", "unknown_parameter"),
+    ({"input": [USER | {"content": "Hi", "nme": "a"}]}, "input[0].nme", "unknown_parameter"),
+    (
+        {"input": [USER | {"content": [TEXT | {"foo": 1}]}]},
+        "input[0].content[0].foo",
+        "unknown_parameter",
+    ),
+    (
+        {"input": [USER | {"content": [TEXT | {"prompt_cache_breakpoint": {"mode": "explicit"}}]}]},
+        "input[0].content[0].prompt_cache_breakpoint",
+        "unsupported_parameter",
+    ),
+    (
+        {"context_management": [{"type": "compaction"}, {"type": "compaction"}]},
+        "context_management[1]",
+        "unsupported_parameter",
+    ),
+    ({"tools": [FUNCTION | {"async": True}]}, "tools[0].async", "unsupported_parameter"),
+]
+
+
+@pytest.mark.parametrize("path", ["/responses", "/responses/input_tokens"])
+@pytest.mark.parametrize(("fields", "param", "code"), KEYS)
+def test_a_key_without_effect_is_refused_at_any_depth(
+    client: httpx.Client, path: str, fields: dict[str, Any], param: str, code: str
+) -> None:
+    error = refused(client.post(path, json={**BASE, **fields}))
+    assert (error["param"], error["code"]) == (param, code)
+    assert repr(param) in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/responses", "/responses/input_tokens"])
+@pytest.mark.parametrize(("fields", "param", "code"), KEYS)
+def test_without_strict_such_a_key_is_named_once(
+    http: httpx.Client, path: str, fields: dict[str, Any], param: str, code: str
+) -> None:
+    answer = http.post(path, json={**BASE, **fields})
+    assert answer.status_code == 200, code
+    assert answer.headers["x-antiphon-ignored"] == param
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), KEYS)
+def test_on_a_websocket_it_is_refused_or_logged(
+    strict: Any, server: Any, caplog: Any, fields: dict[str, Any], param: str, code: str
+) -> None:
+    caplog.set_level("INFO", "antiphon.requests")
+    frame = json.dumps({"type": "response.create", "stream_id": "a", **BASE, **fields})
+    with connect(strict.api.replace("http", "ws", 1) + "/responses") as connection:
+        connection.send(frame)
+        error = json.loads(connection.recv(timeout=30))["error"]
+    assert (error["param"], error["code"]) == (param, code)
+    with connect(server.api.replace("http", "ws", 1) + "/responses") as connection:
+        connection.send(frame)
+        assert json.loads(connection.recv(timeout=30))["type"] == "response.created"
+    assert f"without effect: {param}" in caplog.text
 
 
 def test_an_unknown_field_is_refused_too(client: httpx.Client) -> None:
@@ -100,7 +165,7 @@ def test_a_query_that_would_not_be_rewritten_is_refused(client: httpx.Client) ->
 def test_on_a_websocket_it_is_an_error_frame(strict: Any) -> None:
     url = strict.api.replace("http", "ws", 1) + "/responses"
     with connect(url) as connection:
-        connection.send(json.dumps({"type": "response.create", **BASE, "tools": [MISTYPED]}))
+        connection.send(json.dumps({"type": "response.create", **BASE, "tools": [UNRUN]}))
         frame = json.loads(connection.recv(timeout=30))
     assert frame["type"] == "error"
     assert frame["error"]["param"] == "tools[0]"
@@ -108,7 +173,7 @@ def test_on_a_websocket_it_is_an_error_frame(strict: Any) -> None:
 
 def test_a_refused_request_leaves_its_idempotency_key_free(client: httpx.Client) -> None:
     headers = {"Idempotency-Key": "again"}
-    refused(client.post("/responses", json={**BASE, "tools": [MISTYPED]}, headers=headers))
+    refused(client.post("/responses", json={**BASE, "tools": [UNRUN]}, headers=headers))
     assert client.post("/responses", json=BASE, headers=headers).status_code == 200
 
 

@@ -184,8 +184,8 @@ def test_an_item_can_be_referenced_from_anywhere(http: httpx.Client) -> None:
     [
         ({"items": 5}, "items", "invalid_type"),
         ({"items": [{"role": "user", "content": "x"}] * 21}, "items", "array_above_max_length"),
-        ({"metadata": {"k": 5}}, "metadata", "invalid_type"),
-        ({"metadata": {"k": "x" * 513}}, "metadata", "string_above_max_length"),
+        ({"metadata": {"k": 5}}, "metadata.k", "invalid_type"),
+        ({"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "object_above_max_properties"),
         ({"items": ["hi"]}, "items[0]", "invalid_type"),
         ({"items": [{"role": "user"}]}, "items[0].content", "missing_required_parameter"),

@@ -106,6 +106,26 @@ def test_a_name_is_only_a_name(http: httpx.Client, name: str, shown: str) -> Non
     assert http.get(f"/files/{file['id']}/content").content == CONTENT
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (b"filename=\"a_.txt\"; filename*=UTF-8''%C3%A4%20b.txt", "ä b.txt"),
+        (b"filename*=utf-8'de'%e2%82%ac.txt", "€.txt"),
+        (b"filename*=iso-8859-1''%E4.txt; filename=\"a.txt\"", "ä.txt"),
+        (b"filename=\"a.txt\"; filename*=punycode''b.txt", "a.txt"),
+        (b"filename*=utf-8''..%2F..%2Fpasswd", "passwd"),
+        (b"filename*=utf-8''%FF.txt", "\ufffd.txt"),
+    ],
+)
+def test_the_extended_name_of_a_file_is_the_one_that_counts(
+    http: httpx.Client, names: bytes, shown: str
+) -> None:
+    file = FILE.replace(b'filename="a"', names)
+    answer = http.post("/files", **form(file, PURPOSE))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["filename"] == shown
+
+
 def form(*parts: bytes) -> dict[str, Any]:
     body = b"".join(b"--edge\r\n" + part + b"\r\n" for part in parts) + b"--edge--\r\n"
     return {"content": body, "headers": {"content-type": "multipart/form-data; boundary=edge"}}

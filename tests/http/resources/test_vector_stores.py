@@ -197,7 +197,7 @@ CHUNKING = {"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_ov
 WEIGHTLESS = {"hybrid_search": {"embedding_weight": 0, "text_weight": 0}}
 REFUSED = [
     ("", {"name": 5}, "name"),
-    ("", {"metadata": {"a": 1}}, "metadata"),
+    ("", {"metadata": {"a": 1}}, "metadata.a"),
     ("", {"file_ids": ["file-none"]}, "file_ids[0]"),
     ("", {"expires_after": {"anchor": "created_at", "days": 1}}, "expires_after.anchor"),
     ("", {"expires_after": {"anchor": "last_active_at", "days": 0}}, "expires_after.days"),
@@ -205,10 +205,10 @@ REFUSED = [
     ("", {"chunking_strategy": CHUNKING}, "chunking_strategy.static.chunk_overlap_tokens"),
     ("/VS/files", {}, "file_id"),
     ("/VS/files", {"file_id": "file-none"}, "file_id"),
-    ("/VS/files", {"file_id": "FILE", "attributes": {"a": []}}, "attributes"),
+    ("/VS/files", {"file_id": "FILE", "attributes": {"a": []}}, "attributes.a"),
     ("/VS/files", {"file_id": "FILE", "attributes": dict.fromkeys(map(str, range(17)), 1)},
      "attributes"),
-    ("/VS/files", {"file_id": "FILE", "attributes": {"k" * 65: 1}}, "attributes"),
+    ("/VS/files", {"file_id": "FILE", "attributes": {"k" * 65: 1}}, "attributes." + "k" * 65),
     ("/VS/file_batches", {}, "file_ids"),
     ("/VS/file_batches", {"file_ids": []}, "file_ids"),
     ("/VS/file_batches", {"file_ids": ["FILE"], "files": [{"file_id": "FILE"}]}, "files"),

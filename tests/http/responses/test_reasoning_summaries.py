@@ -23,7 +23,7 @@ def test_reasoning_gets_a_summary_if_the_request_wants_one(
     reasoning, message = response["output"]
     assert reasoning["content"][0]["text"] == THOUGHT["think"]
     assert len(reasoning["summary"]) == 1
-    assert reasoning["summary"][0]["text"]
+    assert reasoning["summary"][0]["text"] == f"Summary: {THOUGHT['think']}"
     assert message["content"][0]["text"] == "Hello!"
     assert response["reasoning"]["summary"] == asked
 

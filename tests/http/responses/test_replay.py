@@ -4,6 +4,7 @@ prompt that `previous_response_id` gives (docs/reference/api.md#input-items).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -509,6 +510,31 @@ def test_unreadable_reasoning_is_removed_and_named(
     assert "It is a greeting." in str(kept["input_messages"])
     assert "input_transformations" not in without
     assert "input_transformations" not in kept
+
+
+def test_a_message_between_agents_is_shown_kept_and_listed(http: httpx.Client, model: str) -> None:
+    message = {
+        "type": "agent_message",
+        "author": "/root",
+        "recipient": "/root/reader",
+        "content": [
+            {"type": "input_text", "text": "New task:"},
+            {"type": "encrypted_content", "encrypted_content": "Read a.py."},
+        ],
+    }
+    shown = "Message from /root to /root/reader:\\n\\nNew task:\\n\\nRead a.py."
+    first = create(http, model=model, input=[message], enable_response_messages=True)
+    assert shown in json.dumps(first["input_messages"])
+    listed = http.get(f"/responses/{first['id']}/input_items").json()["data"]
+    assert listed == [message | {"id": listed[0]["id"]}]
+    second = create(
+        http,
+        model=model,
+        input="Go on",
+        previous_response_id=first["id"],
+        enable_response_messages=True,
+    )
+    assert shown in json.dumps(second["input_messages"])
 
 
 def test_an_update_of_the_configuration_stays_in_force_until_the_next(

@@ -43,6 +43,7 @@ def test_responses_are_listed_by_newest(own: httpx.Client) -> None:
     assert page["object"] == "list"
     assert [each["id"] for each in page["data"]] == made[:2:-1]
     assert (page["first_id"], page["last_id"], page["has_more"]) == (made[4], made[3], True)
+    assert page["searched"] == 2
     rest = own.get("/responses", params={"limit": 3, "after": page["last_id"]}).json()
     assert [each["id"] for each in rest["data"]] == made[2::-1]
     assert rest["has_more"] is False
@@ -50,7 +51,14 @@ def test_responses_are_listed_by_newest(own: httpx.Client) -> None:
 
 
 def test_an_empty_list_is_a_list(own: httpx.Client) -> None:
-    empty = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    empty = {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+        "searched": 0,
+    }
     assert own.get("/responses").json() == empty
     assert own.get("/conversations").json() == empty
 
@@ -162,3 +170,23 @@ def test_tenants_see_only_their_own(serve_from: Any, tmp_path: Path) -> None:
         assert theirs.get("/conversations").json()["data"] == []
         assert theirs.get("/responses", params={"after": mine}).status_code == 400
         assert httpx.get(f"{server.api}/responses").status_code == 401
+
+
+def test_a_list_shows_the_first_lines_of_input_and_output(own: httpx.Client) -> None:
+    said = "  \nThe answer\nhas two lines."
+    asked = script({"say": said})
+    make(own, input=[{"role": "user", "content": f"First.\n{asked}"}], instructions="No.")
+    [plain] = own.get("/responses").json()["data"]
+    assert "preview" not in plain
+    [shown] = own.get("/responses", params={"include[]": "metrics"}).json()["data"]
+    assert shown["preview"] == {"input": "First.", "output": "The answer"}
+    path = f"/responses/{shown['id']}"
+    assert "preview" not in own.get(path).json()
+    assert own.get(path, params={"include[]": "metrics"}).json()["preview"] == shown["preview"]
+
+
+def test_a_long_line_is_shortened_in_the_list(own: httpx.Client) -> None:
+    make(own, input="word " * 1000)
+    [shown] = own.get("/responses", params={"include[]": "metrics"}).json()["data"]
+    assert len(shown["preview"]["input"]) == 160
+    assert shown["preview"]["input"].endswith("…")

@@ -82,8 +82,54 @@ def test_a_later_turn_that_cannot_be_played_fails_when_it_comes(
 def test_a_side_request_without_tools_still_passes_over_a_script_that_calls(
     http: httpx.Client, model: str
 ) -> None:
-    response = create(http, model=model, input=f"Name this talk. {script({'call': 'add'})}")
-    assert text_of(response).startswith("Echo: ")
+    asked = f"Name this talk. {script({'call': 'add'})}"
+    response = create(http, model=model, input=asked)
+    assert text_of(response) == "The script calls a tool here, and this request offers none."
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+    form = {"type": "json_schema", "name": "title", "schema": schema}
+    response = create(http, model=model, input=asked, text={"format": form})
+    assert text_of(response) == '{"title":""}'
+
+
+def _assistant(text: str, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "type": "message", "content": text, **more}
+
+
+USER = {"role": "user", "content": "go on"}
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [],
+    "content": [{"type": "reasoning_text", "text": "hm"}],
+}
+ADD_CALL = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "3"}
+SAYS = [{"say": text} for text in ("one", "two", "three", "four")]
+CALLS = [[{"say": "look"}, {"call": "add", "args": {}}], *SAYS]
+
+
+@pytest.mark.parametrize(
+    ("turns", "items", "played"),
+    [
+        (SAYS, [_assistant("a"), _assistant("b")], "three"),
+        (SAYS, [_assistant("a"), _assistant("b"), _assistant("c")], "four"),
+        (SAYS, [_assistant("a"), USER, _assistant("b")], "three"),
+        (SAYS, [_assistant("a"), _assistant("b"), USER, _assistant("c")], "four"),
+        (SAYS, [THOUGHT, _assistant("a"), _assistant("b")], "three"),
+        (SAYS, [_assistant("a", phase="commentary"), _assistant("b")], "three"),
+        (CALLS, [_assistant("a"), ADD_CALL, OUTPUT], "one"),
+        (CALLS, [_assistant("a"), _assistant("b"), ADD_CALL, OUTPUT], "one"),
+        (CALLS, [_assistant("a"), ADD_CALL, _assistant("b"), OUTPUT], "one"),
+        (CALLS, [ADD_CALL, OUTPUT, _assistant("a"), _assistant("b")], "three"),
+        ([SAYS[:2], *SAYS[2:]], [_assistant("a"), _assistant("b")], "three"),
+        ([SAYS[:2], *SAYS[2:]], [_assistant("ab")], "three"),
+    ],
+)
+def test_both_models_count_the_messages_of_a_history_alike(
+    http: httpx.Client, model: str, turns: list[Any], items: list[Any], played: str
+) -> None:
+    asked = {"role": "user", "content": script(*turns)}
+    tools = [{"type": "function", "name": "add"}] if ADD_CALL in items else []
+    assert text_of(create(http, model=model, input=[asked, *items], tools=tools)) == played
 
 
 def test_on_a_websocket_it_is_an_error_frame(server: Any, model: str) -> None:

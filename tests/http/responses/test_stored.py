@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.http.conftest import create as create_response
+from tests.http.conftest import script
 
 from antiphon.domain.errors import SettingsError
 
@@ -85,6 +86,25 @@ def test_include_is_read_in_every_spelling(http: httpx.Client, style: str) -> No
     assert http.get(path, params=good).status_code == 200
     refused = http.get(path, params={style: "bogus"})
     assert refused.json()["error"]["param"] == "include[0]"
+
+
+def test_a_background_response_says_when_to_ask_again_until_it_is_finished(
+    http: httpx.Client, model: str
+) -> None:
+    def header_of(answer: httpx.Response) -> str | None:
+        assert answer.status_code == 200, answer.text
+        return answer.headers.get("openai-poll-after-ms")
+
+    body = {"model": model, "input": script([{"say": "a"}, {"hang": 60}]), "background": True}
+    key = {"idempotency-key": f"poll-{model}"}
+    created = http.post("/responses", json=body, headers=key)
+    path = f"/responses/{created.json()['id']}"
+    for answer in (created, http.post("/responses", json=body, headers=key), http.get(path)):
+        assert header_of(answer) == "1000"
+    assert header_of(http.post(f"{path}/cancel")) is None
+    assert header_of(http.get(path)) is None
+    plain = http.post("/responses", json={"model": model, "input": "hi"})
+    assert header_of(plain) is None
 
 
 def test_a_background_response_is_polled_and_cancelled(

@@ -99,6 +99,22 @@ def test_what_a_tool_gives_is_text_to_the_model(
     assert text_of(after) == "Still fine."
 
 
+@pytest.mark.parametrize("name", ["look", "boom"])
+def test_an_output_longer_than_the_context_is_kept_whole_and_shown_in_part(
+    calling: httpx.Client, site: FakeMcpServer, model: str, name: str
+) -> None:
+    long = " ".join(map(str, range(100_000)))
+    site.says[name] = long
+    asked = script({"mcp": name, "args": {}}, {"say": "seen"})
+    response = create(calling, model=model, input=asked, tools=[tool(site)])
+    call, message = response["output"][1:]
+    assert (response["status"], message["content"][0]["text"]) == ("completed", "seen")
+    assert long in json.dumps(call)
+    assert response["usage"]["input_tokens"] > 10_000
+    followed = create(calling, model=model, input="On", previous_response_id=response["id"])
+    assert followed["status"] == "completed"
+
+
 @pytest.mark.parametrize("where", ["description", "name", "schema", "annotations"])
 @pytest.mark.parametrize("name", [*MARKUP, "control characters", "directions", "long"])
 def test_what_a_server_lists_is_text_to_the_model(

@@ -142,11 +142,13 @@ def test_a_server_that_cannot_be_started_is_a_failed_list(own: httpx.Client, mod
     assert "'broken'" in response["output"][0]["error"]
 
 
-def test_an_unknown_label_is_reported_as_ignored(own: httpx.Client) -> None:
+def test_an_unknown_label_is_refused_with_those_that_there_are(own: httpx.Client) -> None:
     tool = {"type": "mcp", "server_label": "nobody"}
     answer = own.post("/responses", json={"model": "scripted-chat", "input": "x", "tools": [tool]})
-    assert answer.status_code == 200
-    assert "tools[0]" in answer.headers["x-antiphon-ignored"]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "tools[0].server_label")
+    assert "'nobody'" in error["message"]
+    assert "'wiki'" in error["message"]
 
 
 # --- terms ----------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import pytest
 
 from antiphon.entrypoints.http.wire.arrivals import Arrivals
 
-CHECK = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+CHECK = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def request_of(key: str) -> bytes:
-    return f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nAuthorization: Bearer {key}\r\n".encode()
+    head = "POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+    return f"{head}Authorization: Bearer {key}\r\n".encode()
 
 
 class Door:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from antiphon.application.ports import EventBatches, WriteBatch
+from antiphon.application.support.bytes_in_work import BytesInWork
+from antiphon.domain.access.callers import ANYBODY
 from antiphon.domain.events import Error, Event
-from antiphon.entrypoints.http.wire.asgi_responses import PORTION_BYTES, EventStreamResponse
+from antiphon.entrypoints.http.wire.asgi_responses import (
+    BYTES_IN_WORK,
+    PORTION_BYTES,
+    EventStreamResponse,
+)
 from antiphon.entrypoints.http.wire.sse import KEEPALIVE, ClientEncoder, KeepAlive
 
 LIMIT_S = 30.0
@@ -56,7 +63,8 @@ async def _sent_to(reader: Any, keepalive_s: float) -> list[bytes]:
         Events(), {}, leave=_leave, keepalive=KeepAlive(keepalive_s), encoder=ClientEncoder()
     )
     async with asyncio.timeout(LIMIT_S):
-        await response({"state": {}}, _stay, send)  # type: ignore[typeddict-item]
+        app = SimpleNamespace(state={BYTES_IN_WORK: BytesInWork()})
+        await response({"state": {}, "litestar_app": app, "auth": ANYBODY}, _stay, send)  # type: ignore[typeddict-item]
     return sent
 
 
