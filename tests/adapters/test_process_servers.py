@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.processes import is_process_alive
+from tests.support.processes import children_of, is_process_alive
 
 from antiphon.adapters.tool_servers.configured import redact
 from antiphon.adapters.tool_servers.process import MAX_EARLY_EXITS, RESTART_DELAY_S, ProcessServer
@@ -217,19 +217,19 @@ async def test_a_process_can_write_any_amount_to_stderr() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "timeout_s", "message"),
     [
-        ("ends", "has ended"),
-        ("stay_silent", "0.7 seconds"),
-        ("echo", "0.7 seconds"),
-        ("flood", "0.7 seconds"),
+        ("ends", 30, "has ended"),
+        ("stay_silent", 0.7, "0.7 seconds"),
+        ("echo", 0.7, "0.7 seconds"),
+        ("flood", 0.7, "0.7 seconds"),
     ],
 )
 async def test_a_program_that_does_not_speak_mcp_is_a_failed_list_and_is_stopped(
-    fault: str, message: str
+    fault: str, timeout_s: float, message: str
 ) -> None:
     before = children()
-    async with session_with(fault, timeout_s=0.7) as session:
+    async with session_with(fault, timeout_s=timeout_s) as session:
         with pytest.raises(ToolServerError, match=message) as failure:
             await session.tools()
         assert "'calc'" in str(failure.value)
@@ -254,9 +254,7 @@ async def can_list(session: ToolSession) -> bool:
 
 
 def children() -> set[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    pids = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-    return set(filter(is_process_alive, pids))
+    return set(children_of(os.getpid()))
 
 
 async def test_a_missing_program_is_a_failed_list() -> None:

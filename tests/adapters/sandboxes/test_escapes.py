@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.adapters.sandboxes.conftest import DISK, content_of, make_sandboxes
+from tests.support.processes import descendants_of, is_process_alive
 
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
 from antiphon.application.ports import Sandbox
@@ -438,8 +438,8 @@ asyncio.run(main())
 async def test_sandboxes_end_when_the_server_is_killed() -> None:
     pids = await asyncio.to_thread(_kill_server)
     assert pids
-    deadline = time.monotonic() + 1
-    while alive := [pid for pid in pids if _is_alive(pid)]:
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in pids if is_process_alive(pid)]:
         assert time.monotonic() < deadline, alive
         await asyncio.sleep(0.01)
 
@@ -451,22 +451,9 @@ def _kill_server() -> list[int]:
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        pids = list(_children(server.pid))
+        pids = descendants_of(server.pid)
         server.send_signal(signal.SIGKILL)
     return pids
-
-
-def _children(pid: int) -> Iterator[int]:
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        yield int(child)
-        yield from _children(int(child))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in _status(pid)
-    except OSError:
-        return False
 
 
 def _status(pid: int) -> str:

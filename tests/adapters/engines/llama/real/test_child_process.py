@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes import children_of, is_process_alive
 
 pytestmark = pytest.mark.real
 URL = re.compile(r"url: (http://\S+?)/v1")
@@ -39,10 +40,7 @@ class Server:
 
     def child(self) -> int:
         """Return the process id of the model's process."""
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        pids = [
-            int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()
-        ]
+        pids = children_of(self.process.pid)
         [found] = [pid for pid in pids if "llama" in Path(f"/proc/{pid}/cmdline").read_text()]
         return found
 
@@ -67,13 +65,6 @@ def server(weights: Path, tmp_path: Path) -> Iterator[Server]:
     server.process.stdout.close()
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_killed_model_fails_its_run_and_is_back_by_itself(server: Server) -> None:
     child = server.child()
     events: list[str] = []
@@ -81,7 +72,7 @@ def test_a_killed_model_fails_its_run_and_is_back_by_itself(server: Server) -> N
         for line in stream:
             if line.startswith(b"event: "):
                 events.append(line.decode().split()[1])
-            if events.count("response.output_text.delta") == 5 and is_alive(child):
+            if events.count("response.output_text.delta") == 5 and is_process_alive(child):
                 os.kill(child, signal.SIGKILL)
     assert events[-1] in ("response.failed", "response.completed", "response.incomplete")
     answer = None
@@ -100,5 +91,5 @@ def test_a_killed_model_fails_its_run_and_is_back_by_itself(server: Server) -> N
 def test_the_model_ends_with_the_server(server: Server, ending: int) -> None:
     child = server.child()
     server.process.send_signal(ending)
-    while is_alive(child):
+    while is_process_alive(child):
         time.sleep(0.05)
