@@ -226,11 +226,12 @@ class Format(Protocol):
         """
         return [None] * len(texts)
 
-    def encode(self, text: str) -> Sequence[int]:  # noqa: ARG002 - it is a default
-        """Return the tokens of a text that is a whole prompt, and no conversation.
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:  # noqa: ARG002 - a default
+        """Return the tokens of a text that is the whole prompt of `turn`, and no conversation.
 
         Markup in it becomes special tokens, and it begins with the tokens that begin all texts of
-        the model. It may take long, and is called in a thread. Raises: RequestError by default.
+        the model. A long text holds nobody up. Raises: RequestError for one of more tokens than the
+        turn allows, and by default.
         """
         raise RequestError(
             f"The format {self.name!r} takes no raw prompts.",

@@ -121,8 +121,8 @@ class ChatTemplateFormat(Format):
     def first_tokens(self, prompt: Prompt, texts: Sequence[str]) -> Sequence[int | None]:
         return self._find_first_tokens(self._plain_tail(prompt), tuple(texts))
 
-    def encode(self, text: str) -> Sequence[int]:
-        return self._tokenizer.encode_prompt(text)
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        return await self._renderer.encode(text, turn)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids)

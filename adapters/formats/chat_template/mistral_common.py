@@ -83,6 +83,10 @@ class TekkenTokenizer(Tokenizer):
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._inner.decode(list(token_ids), special_token_policy=self._keep_special))
 
+    @property
+    def start_ids(self) -> Sequence[int]:
+        return (int(self._inner.bos_id),)
+
     def token_id(self, text: str) -> int | None:
         return self._special.get(text)
 
@@ -114,6 +118,13 @@ class MistralRenderer(ChatRenderer):
             turn.cache_salt, list(transcript(items, turn.tools))
         )
         return Prompt(token_ids=token_ids, fittings=fittings, prefix_digest=digests[-1])
+
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        async with self._writers.slot(turn.tenant):
+            ids = await compute_in_thread(self._tokenizer.encode, text, special=True)
+        ids = self._tokenizer.begin_text(ids)
+        check_length(len(ids), turn.max_prompt_tokens)
+        return ids
 
     def _render_sample(self, messages: Sequence[Json], tools: Sequence[Json]) -> str:
         fitted = [with_fitting_call(message, ARGUMENTS_AS_TEXT) for message in messages]

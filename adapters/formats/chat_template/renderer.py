@@ -111,6 +111,9 @@ class ChatRenderer(Protocol):
     async def render(self, turn: Turn) -> Prompt:
         """Return the prompt. Raises: RequestError for content that this model cannot read."""
 
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        """Return the tokens of a text that is the whole prompt; see `Format.encode`."""
+
 
 class TemplateRenderer(ChatRenderer):
     """Renders with the template that came with the model."""
@@ -118,6 +121,7 @@ class TemplateRenderer(ChatRenderer):
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, family: Family) -> None:
         self._template = template
         self._encoder = PartEncoder(tokenizer)
+        self._begin_text = tokenizer.begin_text
         self._family = family
         self._capabilities = detect_capabilities(template)
         self._effort_options = EffortOptions(template)
@@ -146,6 +150,9 @@ class TemplateRenderer(ChatRenderer):
             fittings=written.fittings,
             prefix_digest=digest,
         )
+
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        return self._begin_text(await self._encode([text], turn))
 
     def _write(self, turn: Turn) -> tuple[_Written, bytes]:
         """Return the prompt and the conversation's digest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,9 +24,15 @@ class Tokenizer(Protocol):
         """
         return [self.encode(text, special=True) for text in texts]
 
-    def encode_prompt(self, text: str) -> list[int]:
-        """Return the tokens of a text that is a whole prompt: by default, nothing begins it."""
-        return self.encode(text, special=True)
+    @property
+    def start_ids(self) -> Sequence[int]:
+        """The tokens that begin a prompt without a template: by default, none."""
+        return ()
+
+    def begin_text(self, ids: list[int]) -> list[int]:
+        """Return the tokens of a whole prompt, which begin with `start_ids`, but not twice."""
+        start = [*self.start_ids]
+        return ids if ids[: len(start)] == start else start + ids
 
     @property
     def encodes_without_lock(self) -> bool:
@@ -76,8 +83,9 @@ class FolderTokenizer(Tokenizer):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         return _encode_without_lock(self._tokenizer, texts)
 
-    def encode_prompt(self, text: str) -> list[int]:
-        return _without_second_start(self._tokenizer.encode(text).ids, self, text)
+    @cached_property
+    def start_ids(self) -> Sequence[int]:
+        return _start_of(self._tokenizer.encode("a").ids, self.encode("a", special=True))
 
     encodes_without_lock = True
 
@@ -110,8 +118,10 @@ class HfTokenizer(Tokenizer):
             return super().encode_all(texts)
         return _encode_without_lock(self._fast_tokenizer, texts)
 
-    def encode_prompt(self, text: str) -> list[int]:
-        return _without_second_start(list(self._tokenizer.encode(text)), self, text)
+    @cached_property
+    def start_ids(self) -> Sequence[int]:
+        whole = self._tokenizer.encode("a", add_special_tokens=True)
+        return _start_of(list(whole), self.encode("a", special=True))
 
     @property
     def encodes_without_lock(self) -> bool:
@@ -128,11 +138,10 @@ class HfTokenizer(Tokenizer):
         return _special_by_text(getattr(self._tokenizer, "added_tokens_decoder", {}))
 
 
-def _without_second_start(ids: list[int], tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens without the one that begins all texts, if the text has it already."""
-    if len(ids) < 2 or ids[0] != ids[1]:
-        return ids
-    return ids[1:] if ids[1:] == tokenizer.encode(text, special=True) else ids
+def _start_of(whole: list[int], inner: list[int]) -> list[int]:
+    """Return the tokens before those of the text itself."""
+    places = range(len(whole) - len(inner) + 1)
+    return next((whole[:place] for place in places if whole[place:][: len(inner)] == inner), [])
 
 
 def _encode_without_lock(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

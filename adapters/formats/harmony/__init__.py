@@ -48,13 +48,7 @@ class HarmonyFormat(Format):
         self._renderer: Renderer | None = None
 
     async def render(self, turn: Turn) -> Prompt:
-        if self._renderer is None:
-            self._renderer = Renderer(
-                await asyncio.to_thread(h.load_encoding),
-                today=self._today,
-                image_tokens=self._image_tokens,
-            )
-        prompt = await self._renderer.render(turn)
+        prompt = await (await self._load()).render(turn)
         if not turn.begins_answer:
             return prompt
         final = [h.CHANNEL, *h.load_encoding().encode_fixed("final"), h.MESSAGE]
@@ -82,8 +76,8 @@ class HarmonyFormat(Format):
         encoded = map(h.load_encoding().encode_fixed, texts)
         return [ids[0] if len(ids) == 1 else None for ids in encoded]
 
-    def encode(self, text: str) -> Sequence[int]:
-        return h.load_encoding().encode_markup(text)
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        return await (await self._load()).encode(text, turn)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return h.load_encoding().text(token_ids)
@@ -93,3 +87,9 @@ class HarmonyFormat(Format):
             messages.to_json(message)
             for message in messages.split_messages(h.load_encoding(), token_ids)
         ]
+
+    async def _load(self) -> Renderer:
+        if self._renderer is None:
+            encoding = await asyncio.to_thread(h.load_encoding)
+            self._renderer = Renderer(encoding, today=self._today, image_tokens=self._image_tokens)
+        return self._renderer

@@ -1,7 +1,8 @@
 """The Harmony vocabulary: its special tokens, and text ↔ tokens.
 
 `encode` never makes a special token, whatever the text contains. Markup is written with the
-constants below. The only exception, `encode_markup`, is for scripts.
+constants below. The only exceptions are `encode_markup`, for scripts, and `split_markup`, for
+prompts that a client has written whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ _RUN = re.compile(
     rf"|\s{{{MAX_RUN}}}"
     rf"|[\r\n/]{{{MAX_RUN}}}"  # the library takes these into the run of symbols before them
 )
+_MARKER = re.compile(r"<\|\w+\|>")
 _BLANK_RUN = re.compile(rf"\s{{{MAX_RUN}}}")
 
 
@@ -115,6 +117,23 @@ class Encoding:
             for part in split_long_runs(text)
             for token in self._library.encode(part, allowed_special="all")
         ]
+
+    def split_markup(self, text: str) -> list[int | str]:
+        """Return the text's special tokens, and the texts between them."""
+        pieces: list[int | str] = []
+        start = 0
+        for marker in _MARKER.finditer(text):
+            token = self._special_ids.get(marker[0])
+            if token is not None:
+                pieces += [text[start : marker.start()], token]
+                start = marker.end()
+        pieces.append(text[start:])
+        return [piece for piece in pieces if piece != ""]
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        texts = ((self.text((token,)), token) for token in range(FIRST_SPECIAL, VOCABULARY_SIZE))
+        return {text: token for text, token in texts if text != "\ufffd"}
 
     def decode_bytes(self, token_ids: Sequence[int]) -> bytes:
         """Return the bytes of the tokens; a number outside the vocabulary becomes U+FFFD."""

@@ -142,6 +142,14 @@ class Renderer:
             prefix_digest=written.prefix_digest,
         )
 
+    async def encode(self, text: str, turn: Turn) -> list[int]:
+        """Return the tokens of a text that is the whole prompt; see `Format.encode`."""
+        if len(text) > MAX_CHARS_WITHOUT_TURN:
+            pieces = await compute_in_thread(self._encoding.split_markup, text)
+        else:
+            pieces = self._encoding.split_markup(text)
+        return await self._encode(pieces, turn)
+
     def _write(self, turn: Turn, functions_section: str | None) -> _Written:
         image_urls: list[str] = []
         conversation = _conversation(turn)

@@ -83,8 +83,20 @@ def _texts() -> Iterator[str]:
     yield "it's 1234567 don't \u00e9t\u00e9 \u4f60\u597d\u3002 " * 50
 
 
-@cache
 def _encoder(name: str) -> PartEncoder:
+    return PartEncoder(FolderTokenizer(_trained(name)))
+
+
+def _with_start(name: str) -> Any:
+    made = tokenizers.Tokenizer.from_str(_trained(name).to_str())
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="? $A", special_tokens=[("?", made.token_to_id("?"))]
+    )
+    return made
+
+
+@cache
+def _trained(name: str) -> Any:
     made = MADE[name]()
     options: dict[str, Any] = {"vocab_size": 800, "show_progress": False}
     if name == "unigram":
@@ -99,7 +111,7 @@ def _encoder(name: str) -> PartEncoder:
         )
     made.train_from_iterator(_texts(), trainer)
     made.add_special_tokens(MARKERS)
-    return PartEncoder(FolderTokenizer(made))
+    return made
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -135,6 +147,16 @@ def test_a_long_text_is_encoded_in_portions_with_the_tokens_of_the_whole() -> No
     batches = list(encoder.batches(text))
     assert len(batches) > 2
     assert encoder.encode(text) == encoder._encode(text)
+
+
+@pytest.mark.parametrize("name", MADE)
+@given(ids=st.lists(st.integers(0, 9), max_size=4))
+def test_a_prompt_begins_once_with_the_tokens_that_begin_all(name: str, ids: list[int]) -> None:
+    tokenizer = FolderTokenizer(_trained(name))
+    assert list(tokenizer.start_ids) == []
+    tokenizer = FolderTokenizer(_with_start(name))
+    [start] = tokenizer.start_ids
+    assert tokenizer.begin_text(ids) == (ids if ids[:1] == [start] else [start, *ids])
 
 
 def test_parts_between_cuts_are_encoded_many_at_a_time() -> None:

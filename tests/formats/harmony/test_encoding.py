@@ -46,6 +46,19 @@ def test_every_text_decodes_to_itself(text: str) -> None:
     assert all(token < h.FIRST_SPECIAL for token in ids)
 
 
+SPELLED = st.sampled_from([*NAMES.values(), "<|unknown|>", "<|", "|>", "<|start", "a word, "])
+
+
+@given(st.lists(SPELLED | st.text(max_size=3)).map("".join))
+def test_markup_that_is_split_has_the_tokens_of_the_whole(text: str) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    encoding = load_encoding()
+    ids: list[int] = []
+    for piece in encoding.split_markup(text):
+        ids += encoding.encode(piece) if isinstance(piece, str) else [piece]
+    assert ids == encoding.encode_markup(text)
+
+
 @given(st.lists(st.integers()))
 def test_any_numbers_can_be_decoded(ids: list[int]) -> None:
     assert isinstance(load_encoding().decode_bytes(ids), bytes)

@@ -22,8 +22,12 @@ from tests.security.support.server_probe import ProbedServer, probe_server
 
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.requests import request as r
+from antiphon.domain.requests.decisions import NewDecision
 from antiphon.domain.retrieval.vector_stores import NewVectorStore
 from antiphon.domain.tools import TOOL_TYPES
+from antiphon.entrypoints.http.doors.chat.request import ChatRequest
+from antiphon.entrypoints.http.doors.completions.request import CompletionRequest
+from antiphon.entrypoints.http.doors.messages.request import MessagesRequest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -31,6 +35,7 @@ SIZE = int(os.environ.get("ANTIPHON_TEST_LONG_FIELDS", "1_000_000"))
 ROUNDS = int(os.environ.get("ANTIPHON_TEST_LONG_FIELD_ROUNDS", "1"))
 TRIES = 3
 MODELS = ("scripted-chat", "scripted-harmony")
+WITH_MODEL = ("/responses", "/chat/completions", "/messages", "/completions", "/decisions")
 Body = tuple[str, str, dict[str, Any]]
 """The path of the request, that of the long field, and the body."""
 
@@ -52,7 +57,28 @@ def requests(values: LongValues) -> Iterator[Body]:
     }
     for path, kind in kinds.items():
         for field, value in values.of(type_of(kind)):
-            yield path, field, {"input": "hi", **value} if path == "/responses" else value
+            has_input = path != "/responses" or field.startswith(".raw_prompt")
+            yield path, field, value if has_input else {"input": "hi", **value}
+
+
+def doors(values: LongValues) -> Iterator[Body]:
+    message = {"role": "user", "content": "hi"}
+    question = {"type": "predicate", "instructions": "true"}
+    kinds: dict[str, tuple[type[Struct], Any]] = {
+        "/chat/completions": (ChatRequest, {"messages": [message]}),
+        "/messages": (MessagesRequest, {"messages": [message], "max_tokens": 16}),
+        "/completions": (CompletionRequest, {"prompt": "hi"}),
+        "/decisions": (NewDecision, {"input": "hi", "questions": [question]}),
+    }
+    for path, (kind, least) in kinds.items():
+        for field, value in values.of(type_of(kind)):
+            yield path, f"{path} {field}", {**value, **least, **_sent(value, field)}
+
+
+def _sent(value: dict[str, Any], field: str) -> dict[str, Any]:
+    """Return the field of the body that is long."""
+    name = field.removeprefix(".").split("[")[0].split("{")[0].split(".")[0].split()[0]
+    return {name: value[name]}
 
 
 def items(values: LongValues) -> Iterator[Body]:
@@ -71,7 +97,7 @@ def tools(values: LongValues) -> Iterator[Body]:
 JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.parametrize("bodies_of", [requests, items, tools])
+@pytest.mark.parametrize("bodies_of", [requests, items, tools, doors])
 def test_no_long_field_stops_others(server: ProbedServer, bodies_of: Any) -> None:
     waits: list[tuple[float, str]] = []
     statuses: Counter[int] = Counter()
@@ -86,8 +112,10 @@ def test_no_long_field_stops_others(server: ProbedServer, bodies_of: Any) -> Non
     ):
         for turn in range(ROUNDS):
             for number, (path, field, body) in enumerate(bodies_of(LongValues(SIZE, start=turn))):
+                if path in WITH_MODEL:
+                    body |= {"model": MODELS[(number + turn) % 2]}
                 if path == "/responses":
-                    body |= {"model": MODELS[(number + turn) % 2], "store": False}
+                    body |= {"store": False}
                 content = json.dumps(body)
                 wait_s = send(path, content)
                 for _ in range(TRIES):  # others that use the machine do not come back each time

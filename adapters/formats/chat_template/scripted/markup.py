@@ -174,6 +174,11 @@ class ScriptedRenderer(ChatRenderer):
         await self._steps.run(turn.tenant, _encode_texts(prompt.token_ids, texts, ids, turn))
         return replace(prompt, token_ids=ids)
 
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        ids: list[int] = []
+        await self._steps.run(turn.tenant, _encode_texts((), [(0, text)], ids, turn))
+        return ids
+
     def _write(self, turn: Turn) -> tuple[Prompt, list[LongText]]:
         """Return the prompt, and the texts that it does not have yet."""
         prompt = _PromptWriter()
