@@ -43,6 +43,10 @@ Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 TokenId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Weight = Annotated[float, Meta(ge=0, le=1_000_000)]
 
+MAX_LOGPROBS = 100_000
+"""Tokens and alternatives together, of one response: 4,700 tokens with 20 alternatives each. They
+take 25 MB, and a request that shows them makes every other client wait for 20 to 40 ms."""
+
 MAX_CONTEXT_LENGTH = 100_000_000
 """Tokens; the longest contexts of today have a tenth of it."""
 

@@ -314,6 +314,23 @@ class EngineContract:
             found.append([each - max(logs) for each in logs])
         assert found[0] == pytest.approx(found[1][::-1], abs=0.01)
 
+    async def test_a_prompt_is_as_likely_as_when_the_engine_writes_it(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        if not engine.scores_prompts:
+            return
+        request = ask(max_tokens=6, logprobs=0, temperature=0.0, ignore_eos=True)
+        steps = await steps_of(engine, request)
+        written = [each.logprob for step in steps for each in step.logprobs or ()]
+        tokens = (*request.prompt.token_ids, *tokens_of(steps))
+        scored = ask(max_tokens=1, prompt_logprobs=0)
+        scored = replace(scored, prompt=replace(request.prompt, token_ids=tokens))
+        first, *_ = await steps_of(engine, scored)
+        assert first.prompt_logprobs is not None
+        assert len(first.prompt_logprobs) == len(tokens)
+        found = [each.logprob for each in first.prompt_logprobs[-len(written) :]]
+        assert found == pytest.approx(written, abs=0.01)
+
     async def test_logprobs_come_only_on_request(self, engine: Engine, ask: RequestFactory) -> None:
         assert {step.logprobs for step in await steps_of(engine, ask(max_tokens=4))} == {None}
 

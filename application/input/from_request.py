@@ -227,7 +227,7 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
     """Return the request's sampling parameters; `watched`: a client may read token by token."""
     with_logprobs = wants_logprobs(request)
     alternatives = (request.top_logprobs or 0) if with_logprobs else None
-    echoes = request.raw_prompt is not None and request.raw_prompt.echo
+    raw = request.raw_prompt
     stop = (request.stop,) if isinstance(request.stop, str) else request.stop
     return Sampling(
         temperature=request.temperature,
@@ -238,14 +238,14 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         seed=request.seed,
-        max_tokens=request.max_output_tokens,
+        max_tokens=1 if raw is not None and raw.echo_only else request.max_output_tokens,
         stop=stop or (),
         stop_token_ids=request.stop_token_ids or (),
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         ignore_eos=bool(request.ignore_eos),
         logit_bias=request.logit_bias or {},
         logprobs=alternatives,
-        prompt_logprobs=alternatives if echoes else None,
+        prompt_logprobs=alternatives if raw is not None and raw.echo else None,
         constraint=_constraint(request) if request.structured_outputs else None,
         step_tokens=1 if watched else LOGPROB_STEP if with_logprobs else ALL_AT_ONCE,
         extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},

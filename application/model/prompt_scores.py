@@ -13,14 +13,15 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.application.ports import Engine, EngineRequest, Sampling, Step, Steps
+from antiphon.domain.bounds import MAX_LOGPROBS
 from antiphon.domain.content import Logprob
 from antiphon.domain.errors import EngineError, RequestError, input_too_long
 
 FORCED = 100.0
-"""The bias of a token that must come: vLLM allows no more, and no logits are so far apart."""
+"""The bias of a token that must come: vLLM allows no more."""
 
 MAX_STEPS = 4096
-"""Of one prompt: some 40 s with the small model on a laptop."""
+"""Of one prompt."""
 
 
 class ScoredSteps(Steps):
@@ -56,6 +57,17 @@ class ScoredSteps(Steps):
     async def aclose(self) -> None:
         if self._run is not None:
             await self._run.aclose()
+
+
+def check_count(tokens: int, alternatives: int) -> None:
+    """Raises: RequestError if a prompt has more log probabilities than a response may have."""
+    if tokens * (1 + alternatives) > MAX_LOGPROBS:
+        raise RequestError(
+            f"A prompt of {tokens} tokens with {alternatives} alternatives each has more than "
+            f"{MAX_LOGPROBS} log probabilities; ask for fewer, or send a shorter prompt.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
 
 
 async def generate(engine: Engine, request: EngineRequest, *, first_token: str) -> Steps:
@@ -100,9 +112,11 @@ async def _score(engine: Engine, request: EngineRequest, place: int) -> Logprob:
         )
     )
     found: tuple[Logprob, ...] = ()
+    written: list[int] = []
     async with aclosing(steps):
         async for step in steps:
             found += step.logprobs or ()
-    if not found:
+            written += step.token_ids
+    if not found or written[0] != tokens[place]:
         raise EngineError("The engine did not say how likely a token of the prompt is.")
     return found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
@@ -18,18 +19,15 @@ from antiphon.application.ports import (
     Step,
     Turn,
 )
-from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.content import Logprob
 from antiphon.domain.deltas import Delta, TextDelta, TurnEnd
-from antiphon.domain.errors import RequestError, input_too_long
 from antiphon.domain.items import Item
 from antiphon.domain.requests.request import RawPrompt
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.vocabulary.repairs import Repair
 
-MAX_TOKEN_CHARS = 256
-"""A prompt with more characters for each token of the context is refused before it is encoded: no
-vocabulary that we know has a longer token."""
+LOGPROBS_AT_ONCE = 64
+"""Tokens of an echo in one step: with 20 alternatives each, they take some 5 ms."""
 
 
 class RawFormat(Format):
@@ -46,13 +44,11 @@ class RawFormat(Format):
         self._inner = inner
 
     async def render(self, turn: Turn) -> Prompt:
-        raw, limit = raw_prompt_of(turn), turn.max_prompt_tokens
+        raw = turn.raw_prompt
+        assert raw is not None
         if raw.tokens is not None:
             return Prompt(token_ids=raw.tokens)
-        text = raw.text or ""
-        if limit is not None and len(text) > limit * MAX_TOKEN_CHARS:
-            raise input_too_long(f"at least {limit + 1}", limit)
-        return Prompt(token_ids=await compute_in_thread(self._inner.encode, text))
+        return Prompt(token_ids=await self.encode(raw.text or "", turn))
 
     def make_parser(self, turn: Turn, prompt: Prompt) -> RawParser:  # noqa: ARG002
         return RawParser(self.stop_token_ids)
@@ -71,8 +67,8 @@ class RawFormat(Format):
     def constraint(self, turn: Turn, prompt: Prompt) -> Constraint | None:  # noqa: ARG002
         return None
 
-    def encode(self, text: str) -> Sequence[int]:
-        return self._inner.encode(text)
+    async def encode(self, text: str, turn: Turn) -> Sequence[int]:
+        return await self._inner.encode(text, turn)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return self._inner.text(token_ids)
@@ -105,11 +101,15 @@ class RawParser(Parser):
 
 
 class EchoedTurn(TurnWrapper):
-    """A turn whose text begins with its prompt, or is that alone if the request wants no more."""
+    """A turn whose text begins with its prompt, or is that alone if the request wants no more.
+
+    The log probabilities of a prompt are all there at once: they come in portions, between which
+    other tasks may run.
+    """
 
     def __init__(self, inner: ModelTurn, raw: RawPrompt, text: str, parser: RawParser) -> None:
         super().__init__(inner)
-        self._hides_output = raw.echo_only
+        self._hides_output = raw.echo_only is True
         self._text = text
         self._parser = parser
 
@@ -119,9 +119,14 @@ class EchoedTurn(TurnWrapper):
             async for deltas in batches:
                 shown = self._shown(deltas) if self._hides_output else deltas
                 if is_first:
-                    shown = [TextDelta(self._text, self._parser.prompt_logprobs), *shown]
+                    logprobs = self._parser.prompt_logprobs
+                    yield [TextDelta(self._text, logprobs[:LOGPROBS_AT_ONCE])]
+                    for start in range(LOGPROBS_AT_ONCE, len(logprobs), LOGPROBS_AT_ONCE):
+                        await asyncio.sleep(0)
+                        yield [TextDelta("", logprobs[start : start + LOGPROBS_AT_ONCE])]
                     is_first = False
-                yield shown
+                if shown:
+                    yield shown
 
     def tokens_used(self) -> Sequence[TurnUsage]:
         used = super().tokens_used()
@@ -132,13 +137,6 @@ class EchoedTurn(TurnWrapper):
         if not isinstance(end, TurnEnd):
             return []
         return [replace(end, reason="length", usage=replace(end.usage, output=0))]
-
-
-def raw_prompt_of(turn: Turn) -> RawPrompt:
-    """Return the raw prompt of a turn that has one. Raises: RequestError if it has none."""
-    if turn.raw_prompt is None:
-        raise RequestError("The turn has no raw prompt.", param="raw_prompt")
-    return turn.raw_prompt
 
 
 def echo(inner: ModelTurn, turn: Turn, prompt: Prompt, format: Format, parser: Parser) -> ModelTurn:

@@ -268,6 +268,8 @@ class TokenModel(Model):
             turn=turn,
             written=tokens,
         )
+        if sampling.prompt_logprobs is not None:
+            prompt_scores.check_count(len(prompt.token_ids), sampling.prompt_logprobs)
         if sampling.prompt_logprobs is None or self._engine.scores_prompts:
             steps = await self._engine.generate(request)
         else:

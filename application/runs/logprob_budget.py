@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.domain import deltas as d
-
-MAX_LOGPROBS = 100_000
-"""Tokens and alternatives together: 4,700 tokens with 20 alternatives each. They take 25 MB, and a
-request that shows them makes every other client wait for 20 to 40 ms."""
+from antiphon.domain.bounds import MAX_LOGPROBS
 
 
 class LogprobBudget:

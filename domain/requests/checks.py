@@ -180,6 +180,12 @@ def _check_raw_prompt(request: CreateResponse) -> RequestError | None:
         )
     if not raw.text and not raw.tokens:
         return RequestError("The prompt is empty.", param="raw_prompt", code="invalid_value")
+    if raw.echo_only and not raw.echo:
+        return RequestError(
+            "'raw_prompt.echo_only' needs 'raw_prompt.echo'.",
+            param="raw_prompt.echo_only",
+            code="invalid_value",
+        )
     for name in CONVERSATION_FIELDS:
         if getattr(request, name) is not None:
             return _excluded("raw_prompt", name)

@@ -113,8 +113,8 @@ class RawPrompt(Struct, frozen=True, kw_only=True):
 
     text: Text | None = None
     tokens: Long[TokenId] | None = None
-    echo: bool = False
-    echo_only: bool = False
+    echo: bool | None = None
+    echo_only: bool | None = None
 
 
 class ConversationParam(Struct, frozen=True, kw_only=True):

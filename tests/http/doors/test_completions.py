@@ -262,6 +262,18 @@ def test_responses_take_a_raw_prompt_that_nothing_else_writes(http: httpx.Client
     ):
         refused = http.post("/responses", json={**body, **changes})
         assert refused.json()["error"]["param"] == "raw_prompt"
+    alone = http.post("/responses", json={**body, "raw_prompt": {"text": "a", "echo_only": True}})
+    assert alone.json()["error"]["param"] == "raw_prompt.echo_only"
+    nulls = {"text": script([{"say": "plain"}]), "echo": None, "echo_only": None}
+    answer = http.post("/responses", json={**body, "raw_prompt": nulls}).json()
+    assert answer["output"][0]["content"][0]["text"] == "plain"
+
+
+def test_more_log_probabilities_than_a_response_may_have_are_refused(http: httpx.Client) -> None:
+    body = {"model": "scripted-chat", "prompt": "a " * 20_000, "echo": True, "logprobs": 20}
+    refused = http.post(PATH, json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "logprobs"
 
 
 def test_the_official_client_completes(server: Any) -> None:

@@ -15,7 +15,7 @@ from tests.http.test_mcp import ADD, FakeMcpServer, server_tool, types
 from tests.http.tools.test_later_tools import CRM, SEARCH
 
 from antiphon.application.input.from_request import LOGPROB_STEP
-from antiphon.application.runs.logprob_budget import MAX_LOGPROBS
+from antiphon.domain.bounds import MAX_LOGPROBS
 
 pytestmark = pytest.mark.slow
 
