@@ -29,12 +29,13 @@ MERMAID = 12.3.0
 NODE = tests/clients/node_modules
 AXE = tests/browser/node_modules
 ARGS ?=
-# With SECOND_TRY=1, as in CI, tests that fail run once more, one at a time: a machine can be slow for
-# a moment, and a fault fails twice. $(call pytest,ENVIRONMENT,ARGUMENTS) keeps what failed by target.
-SECOND_TRY ?=
-pytest = $(1)/bin/pytest $(2) -o cache_dir=$(1)/cache/$@ $(ARGS)$(if $(SECOND_TRY), || $(1)/bin/pytest $(2) \
-	$(if $(findstring --numprocesses,$(2)),--numprocesses 0) -o cache_dir=$(1)/cache/$@ $(ARGS) \
-	--last-failed --last-failed-no-failures none)
+# With MORE_TRIES=1, as in CI, tests that fail run up to twice more, one at a time: a machine can be
+# slow for a moment, and a fault fails each time. $(call pytest,ENVIRONMENT,ARGUMENTS) keeps what
+# failed by target.
+MORE_TRIES ?=
+pytest_once = $(1)/bin/pytest $(2) -o cache_dir=$(1)/cache/$@ $(ARGS)
+failed_alone = $(if $(findstring --numprocesses,$(1)),--numprocesses 0) --last-failed --last-failed-no-failures none
+pytest = $(pytest_once)$(if $(MORE_TRIES),$(foreach try,2 3, || $(call pytest_once,$(1),$(2) $(call failed_alone,$(2)))))
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
