@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -13,17 +13,15 @@ from antiphon.domain.kinds.custom import CustomToolCall
 from antiphon.domain.kinds.mcp import McpApprovalRequest
 from antiphon.domain.kinds.reasoning import Reasoning
 from antiphon.domain.responses.response import Response
-from antiphon.domain.responses.usage import Usage
+from antiphon.entrypoints.http.doors.choices import CompletionUsage, usage_of
 from antiphon.entrypoints.http.doors.citations import cited_page
+from antiphon.entrypoints.http.doors.joined_text import WholeText
 from antiphon.entrypoints.http.doors.server_tools import unapproved
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 API = "Chat Completions"
 ID_PREFIX = "chatcmpl-"
-
-BETWEEN = "\n\n"
-"""What separates two messages, or two thoughts, of one response: they are one text here."""
 
 
 class ChatView(Struct, frozen=True, kw_only=True):
@@ -116,24 +114,6 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
 
 
-class PromptTokensDetails(Struct, frozen=True, kw_only=True):
-    cached_tokens: int
-
-
-class CompletionTokensDetails(Struct, frozen=True, kw_only=True):
-    reasoning_tokens: int
-
-
-class CompletionUsage(Struct, frozen=True, kw_only=True):
-    """The tokens of all turns of the response."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
-
-
 class ChatCompletion(Struct, frozen=True, kw_only=True):
     """The answer of `POST /v1/chat/completions`."""
 
@@ -160,54 +140,7 @@ class ChatCompletionList(Struct, frozen=True, kw_only=True):
 # --- from a response ------------------------------------------------------------------------------
 
 
-class Joined:
-    """Where texts are in the one that they make up: those of one item follow each other, others are
-    separated. It holds no text, since a stream may be long."""
-
-    def __init__(self) -> None:
-        self._length = 0
-        self._last = (-1, -1)
-        self._starts: dict[tuple[int, int], int] = {}
-
-    def add(self, item: int, part: int, text: str) -> str:
-        """Add the text of a part of an item, and return what is added in all.
-
-        >>> joined = Joined()
-        >>> [joined.add(0, 0, "a"), joined.add(0, 0, "b"), joined.add(2, 0, "c")]
-        ['a', 'b', '\\n\\nc']
-        """
-        added, place = text, (item, part)
-        if text and place != self._last:
-            if item != self._last[0] and self._length:
-                added = BETWEEN + text
-            self._starts[place] = self._length + len(added) - len(text)
-            self._last = place
-        self._length += len(added)
-        return added
-
-    def start_of(self, item: int, part: int) -> int:
-        """Return the place at which a part begins."""
-        return self._starts.get((item, part), self._length)
-
-
-class WholeText(Joined):
-    """A joined text that is kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pieces: list[str] = []
-
-    def add(self, item: int, part: int, text: str) -> str:
-        added = super().add(item, part, text)
-        self._pieces.append(added)
-        return added
-
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-
-def completion_of(*responses: Response, view: ChatView) -> ChatCompletion:
+def completion_of(responses: Sequence[Response], view: ChatView) -> ChatCompletion:
     """Return the completion whose choices are these finished responses; the first gives its id."""
     first = responses[0]
     return ChatCompletion(
@@ -215,7 +148,7 @@ def completion_of(*responses: Response, view: ChatView) -> ChatCompletion:
         created=first.created_at,
         model=first.model,
         choices=tuple(_choice_of(each, number, view) for number, each in enumerate(responses)),
-        usage=usage_of(*(each.usage for each in responses)),
+        usage=usage_of([each.usage for each in responses], to_prompt=len(responses)),
         service_tier=first.service_tier,
     )
 
@@ -287,24 +220,6 @@ def finish_reason_of(response: Response, view: ChatView) -> FinishReason:
     if any(isinstance(item, FunctionCall | CustomToolCall) for item in response.output):
         return "function_call" if view.legacy_calls else "tool_calls"
     return "stop"
-
-
-def usage_of(*usages: Usage | None) -> CompletionUsage | None:
-    """Return the usage of all choices, None if none is known: the prompt counts once."""
-    known = [usage for usage in usages if usage is not None]
-    if not known:
-        return None
-    prompt = known[0].input_tokens
-    written = sum(usage.output_tokens for usage in known)
-    cached = known[0].input_tokens_details.cached_tokens
-    reasoning = sum(usage.output_tokens_details.reasoning_tokens for usage in known)
-    return CompletionUsage(
-        prompt_tokens=prompt,
-        completion_tokens=written,
-        total_tokens=prompt + written,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
-        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=reasoning),
-    )
 
 
 def citation_of(annotation: Any, start: int) -> CompletionCitation | None:

@@ -20,13 +20,13 @@ from antiphon.domain.requests.request import (
     TextParams,
 )
 from antiphon.entrypoints.http.api.creation import IncomingRequest
-from antiphon.entrypoints.http.doors.chat.chunks import ChatEncoder, ChoicesEncoder
+from antiphon.entrypoints.http.doors.chat.chunks import ChatEncoder
 from antiphon.entrypoints.http.doors.chat.completion import ChatView
 from antiphon.entrypoints.http.doors.chat.input import ReadMessages
 from antiphon.entrypoints.http.doors.chat.request import ChatRequest, ChatSchemaFormat
 from antiphon.entrypoints.http.doors.chat.tools import read_choice, read_tools
+from antiphon.entrypoints.http.doors.choices import Choices, ChoicesEncoder, with_seed
 from antiphon.entrypoints.http.doors.places import Places
-from antiphon.entrypoints.http.doors.seeds import with_seed
 from antiphon.entrypoints.http.wire.bodies import reject_unknown_fields
 
 FIELDS: Mapping[str, str] = {
@@ -92,7 +92,8 @@ def read_chat(body: bytes, *, strict: bool) -> IncomingRequest:
     )
     if chat.n is None or chat.n == 1:
         return read
-    several = ChoicesEncoder(view, chat.n)
+    choices = Choices(chat.n)
+    several = ChoicesEncoder([ChatEncoder(view, number, choices) for number in range(chat.n)])
     others = [with_seed(request, number) for number in range(1, chat.n)]
     return replace(read, encoder=several, others=others, select=several.select)
 

@@ -12,10 +12,10 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.requests.request import CreateResponse, RawPrompt
 from antiphon.entrypoints.http.api.creation import IncomingRequest
+from antiphon.entrypoints.http.doors.choices import Choices, ChoicesEncoder, with_seed
 from antiphon.entrypoints.http.doors.completions.completion import CompletionEncoder, CompletionView
 from antiphon.entrypoints.http.doors.completions.request import MAX_ANSWERS, CompletionRequest
 from antiphon.entrypoints.http.doors.places import Places
-from antiphon.entrypoints.http.doors.seeds import with_seed
 from antiphon.entrypoints.http.wire.bodies import reject_unknown_fields
 
 MAX_TOKENS = 16
@@ -56,11 +56,12 @@ def read_completion(body: bytes, *, strict: bool) -> IncomingRequest:
     options = sent.stream_options
     view = CompletionView(
         echoes=sent.echo is True,
-        each=each,
-        answers=1 + len(others),
+        to_prompt=each,
         streamed_usage=bool(options and options.include_usage),
     )
-    encoder = CompletionEncoder(view)
+    count = 1 + len(others)
+    choices = Choices(count, to_prompt=each)
+    encoder = ChoicesEncoder([CompletionEncoder(view, number, choices) for number in range(count)])
     return IncomingRequest(
         decoded=DecodedRequest(
             request=first,
