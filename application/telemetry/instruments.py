@@ -33,8 +33,9 @@ FIRST_BYTE = Instrument(
 RESPONSES = Instrument(
     name="antiphon_responses",
     kind="counter",
-    help="Responses that have ended. The reason is an error's code, or why one is incomplete.",
-    labels=("model", "status", "reason"),
+    help="Responses that have ended. The reason is an error's code, or why one is incomplete. The "
+    "door is the API that the client speaks.",
+    labels=("model", "door", "status", "reason"),
 )
 RESPONSE_SECONDS = Instrument(
     name="antiphon_response_duration",

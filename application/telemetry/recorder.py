@@ -91,6 +91,7 @@ class RunRecorder:
             key_id=caller.key_id,
             key_name=caller.key_name,
             request_id=context.request_id,
+            door=context.door,
             traceparent=context.trace_headers.get("traceparent", ""),
             links_trace=background or context.shares_connection,
             server=server,

@@ -37,7 +37,8 @@ class MeterRuns:
 
     def _count(self, ended: EndedRun) -> None:
         add, metrics = self._meter.add, ended.metrics
-        add(i.RESPONSES, 1, (ended.model, ended.status, ended.error or ended.incomplete_reason))
+        reason = ended.error or ended.incomplete_reason
+        add(i.RESPONSES, 1, (ended.model, metrics.door, ended.status, reason))
         if metrics.epoch > 1:
             add(i.TAKEOVERS)
         if metrics.store_failures:

@@ -90,6 +90,7 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record of a response: who asked, and what happened.
 
     `key_id` and `key_name` are of the API key, and `request_id` of the request that created it.
+    `door` is the API that its client speaks.
     `traceparent` is the client's (W3C Trace Context); `links_trace`: the response has a trace of
     its own, which only links to it. `server` is the one that ran it last, and `epoch` counts the
     servers that did. `received_at`: its request had arrived. `admitted_at`: it
@@ -102,6 +103,7 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key_id: str = ""
     key_name: str = ""
     request_id: str = ""
+    door: str = "responses"
     traceparent: str = ""
     links_trace: bool = False
     server: str = ""

@@ -38,6 +38,18 @@ def ids(page: Page) -> list[str]:
     return found
 
 
+def test_a_row_says_by_which_api_a_response_came(page: Page, api: httpx.Client) -> None:
+    body = {"model": "scripted-chat", "messages": [{"role": "user", "content": "hi"}]}
+    told = api.post("/chat/completions", json={**body, "store": True}).json()
+    response_id = told["id"].replace("chatcmpl-", "resp_")
+    page.visit("responses")
+    page.wait(lambda: row(page, response_id))
+    assert "Chat Completions" in row(page, response_id)
+    page.visit(f"responses?id={response_id}")
+    page.wait(lambda: "Chat Completions" in page.text("dl"))
+    assert page.problems() == []
+
+
 def test_a_row_says_how_a_response_ended(page: Page, api: httpx.Client) -> None:
     done = create(api, model="scripted-chat", input=script({"say": "Hello."}))
     cut = create(

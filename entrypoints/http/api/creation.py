@@ -20,6 +20,7 @@ from antiphon.application.responses.idempotency import ExistingResponse
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.runs.until_shutdown import UntilShutdown
 from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.telemetry.request_context import DOOR
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
 from antiphon.domain.requests.decoding import DecodedRequest
 from antiphon.domain.requests.ignored import refuse_ignored
@@ -82,7 +83,7 @@ class IncomingRequest(Struct, frozen=True, kw_only=True):
     `name_of` returns the client's name of a field, which is at this path in the decoded request.
     `others` are the requests of further answers that the client wants. If there are any, `select`
     is called with the number of the one whose events the encoder gets next, and its
-    `encode_response` gets all responses.
+    `encode_response` gets all responses. `door` names it in records.
     """
 
     decoded: DecodedRequest[CreateResponse]
@@ -91,6 +92,7 @@ class IncomingRequest(Struct, frozen=True, kw_only=True):
     name_of: Callable[[str], str] = _same
     others: Sequence[CreateResponse] = ()
     select: Callable[[int], None] = _ignore
+    door: str = DOOR
 
     def rename(self, error: RequestError) -> None:
         """Let an error name the field that the client sent."""
@@ -134,7 +136,7 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
                 refuse_ignored(ignored_fields)
         is_durable = idempotency_key is not None or decoded.request.background
         job_body = incoming.job_body() if is_durable else None
-        submission = submission_of(request, services, decoded, job_body)
+        submission = submission_of(request, services, decoded, job_body, door=incoming.door)
         try:
             created = await (
                 services.create(submission)
@@ -248,6 +250,8 @@ def submission_of(
     services: Services,
     decoded: DecodedRequest[CreateResponse],
     body: bytes | None,
+    *,
+    door: str = DOOR,
 ) -> Submission:
     """Return a request with its sender; `body` is its job."""
     return Submission(
@@ -255,7 +259,7 @@ def submission_of(
         request=decoded.request,
         response_id=new_id("resp"),
         body=body,
-        context=request_context(request),
+        context=request_context(request, door=door),
         strict=services.options.strict,
         ignored=decoded.ignored,
         client_left=partial(wait_for_disconnect, request.receive),

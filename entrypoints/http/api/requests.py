@@ -13,7 +13,7 @@ from litestar.types import Scope
 from antiphon.adapters.ids import new_id
 from antiphon.application.resources.limits import rate_limit_headers
 from antiphon.application.telemetry.log_context import RESPONSE_ID
-from antiphon.application.telemetry.request_context import RequestContext
+from antiphon.application.telemetry.request_context import DOOR, RequestContext
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.access.limits import LimitState
 
@@ -114,7 +114,9 @@ def is_accepted(request: Connection) -> bool:
     return "is_accepted" in request.scope["state"]
 
 
-def request_context(request: Connection, *, shares_connection: bool = False) -> RequestContext:
+def request_context(
+    request: Connection, *, shares_connection: bool = False, door: str = DOOR
+) -> RequestContext:
     """Return what a run knows of the request, which has arrived now."""
     headers = headers_of(request.scope)
     trace_headers = {}
@@ -126,6 +128,7 @@ def request_context(request: Connection, *, shares_connection: bool = False) -> 
         trace_headers=trace_headers,
         received_at=time.time(),
         shares_connection=shares_connection,
+        door=door,
     )
 
 

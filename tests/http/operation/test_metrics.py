@@ -57,6 +57,15 @@ class Metrics:
         return self.value(name, **labels) == value
 
 
+SAID = [{"role": "user", "content": "hello"}]
+DOORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "responses": ("/responses", {"input": "hello"}),
+    "chat_completions": ("/chat/completions", {"messages": SAID}),
+    "messages": ("/messages", {"messages": SAID, "max_tokens": 100}),
+    "completions": ("/completions", {"prompt": "hello", "max_tokens": 100}),
+}
+
+
 @pytest.fixture(scope="module")
 def metered(
     serve_odd_tools: Callable[..., AbstractContextManager[httpx.Client]],
@@ -79,7 +88,7 @@ def metrics(client: httpx.Client) -> Metrics:
 def test_a_response_is_counted_with_its_tokens_and_times(
     client: httpx.Client, metrics: Metrics, model: str
 ) -> None:
-    ended = {"model": model, "status": "completed", "reason": ""}
+    ended = {"model": model, "door": "responses", "status": "completed", "reason": ""}
     before = metrics.value("antiphon_responses_total", **ended)
     tokens = metrics.value("antiphon_tokens_total", model=model, type="output")
     response = stream(client, model=model, input="hello")
@@ -111,6 +120,24 @@ def test_the_metrics_of_the_convention_stand_beside_ours(
         "gen_ai_client_token_usage",
     ):
         assert metrics.value(f"{name}_count", **labels) >= 1, name
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_response_is_counted_at_the_door_by_which_it_came(
+    client: httpx.Client, metrics: Metrics, door: str
+) -> None:
+    before = metrics.value("antiphon_responses_total", door=door)
+    path, body = DOORS[door]
+    assert client.post(path, json={"model": MODEL, **body}).status_code == 200
+    assert metrics.has(before + 1, "antiphon_responses_total", door=door)
+
+
+def test_the_record_names_the_door(client: httpx.Client) -> None:
+    path, body = DOORS["chat_completions"]
+    told = client.post(path, json={"model": MODEL, "store": True, **body}).json()
+    stored = f"/responses/{told['id'].replace('chatcmpl-', 'resp_')}"
+    record = client.get(stored, params={"include[]": "metrics"}).json()["metrics"]
+    assert record["door"] == "chat_completions"
 
 
 @pytest.mark.parametrize(

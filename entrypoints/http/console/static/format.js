@@ -10,6 +10,8 @@ const STATES = {
 };
 const PHASES = { queued: "queued", starting: "starting", thinking: "thinking", writing: "writing", tool: "tool" };
 
+const DOORS = { responses: "", chat_completions: "Chat Completions", messages: "Messages", completions: "Completions" };
+
 export const RUNNING = ["queued", "in_progress"];
 
 /** What a completed response is called whose client has to approve a call. */
@@ -24,6 +26,12 @@ export function stateOf(response) {
 /** Return whether a call of the response is neither approved nor denied. */
 export function awaitsApproval(response) {
   return response.status === "completed" && (response.preview?.approvals ?? []).some((each) => !each.response_id);
+}
+
+/** Return the API that the client of a response speaks, "" for this server's own. */
+export function doorOf(response) {
+  const door = response.metrics?.door ?? "responses";
+  return DOORS[door] ?? door;
 }
 
 /** Return whether more will happen to the response. */

@@ -48,6 +48,8 @@ HARMLESS: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields without effect, with the values that ask for what happens anyway."""
 
+DOOR = "chat_completions"
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,6 +88,7 @@ def read_chat(body: bytes, *, strict: bool) -> IncomingRequest:
             unknown=decoded.unknown,
             without_effect=(*decoded.without_effect, *messages.ignored, *_ignored(chat)),
         ),
+        door=DOOR,
         encoder=ChatEncoder(view),
         job_body=lambda: _encode(request),
         name_of=places.name_of,

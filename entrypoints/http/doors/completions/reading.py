@@ -33,6 +33,8 @@ FIELDS: Mapping[str, str] = {
 WITHOUT_EFFECT = ("chat_template_kwargs", "include_reasoning", "parallel_tool_calls")
 """Shared fields that mean something only where a template writes the prompt."""
 
+DOOR = "completions"
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -68,6 +70,7 @@ def read_completion(body: bytes, *, strict: bool) -> IncomingRequest:
             unknown=decoded.unknown,
             without_effect=(*decoded.without_effect, *_ignored(sent)),
         ),
+        door=DOOR,
         encoder=encoder,
         job_body=lambda: _encode(first),
         name_of=Places(items=(), tools=(), fields=FIELDS).name_of,

@@ -46,6 +46,8 @@ FIELDS: Mapping[str, str] = {
 }
 """Fields of Responses that have another name here."""
 
+DOOR = "messages"
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -124,6 +126,7 @@ def _read(
             unknown=decoded.unknown,
             without_effect=(*decoded.without_effect, *ignored),
         ),
+        door=DOOR,
         encoder=MessageEncoder(MessageView(thoughts=_thoughts_of(sent))),
         job_body=lambda: _encode(request),
         name_of=places.name_of,

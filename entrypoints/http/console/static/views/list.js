@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { el, replace } from "../dom.js";
 import { countOf, form, queryOf } from "../list/filters.js";
-import { WAITS, count, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
+import { WAITS, count, doorOf, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
 import { nothing } from "../list/nothing.js";
 import { go, link } from "../routes.js";
 import { announce } from "../shell.js";
@@ -133,8 +133,9 @@ function cellsOf(response) {
       asked && answered && el("div", { class: "answered", dir: "auto" }, answered),
       el("div", { class: "dim id" }, shortId(response.id)),
     ],
+    Model: doorOf(response) && [response.model, el("div", { class: "dim" }, doorOf(response))],
   };
-  return COLUMNS.map((name, index) => [name, values[index], nodes[name]]);
+  return COLUMNS.map((name, index) => [name, values[index], nodes[name] || undefined]);
 }
 
 /** Return the state of a response as a colored word. */

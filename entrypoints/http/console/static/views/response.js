@@ -6,7 +6,7 @@ import { copyButton } from "../copy.js";
 import { el, replace } from "../dom.js";
 import { drawEvents } from "../response/events.js";
 import { apply, start } from "../items/fold.js";
-import { count, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "../format.js";
+import { count, doorOf, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "../format.js";
 import { drawInput } from "../items/history.js";
 import { badge } from "./list.js";
 import { drawRaw } from "../response/raw.js";
@@ -88,6 +88,7 @@ class Page {
     const tokens = tokensOf(response);
     const facts = [
       ["Id", [el("code", {}, response.id), " ", copyButton(() => response.id, "id")]], ["State", badge(stateOf(response))], ["Model", response.model],
+      doorOf(response) && ["API", doorOf(response)],
       ["Created", time(response.created_at)], ["Duration", seconds(tookOf(response))],
       ["Tokens", `${count(tokens.input)} in (${count(tokens.cached)} cached), ${count(tokens.output)} out (${count(tokens.reasoning)} reasoning)`],
       ["Tokens/s", speed(speedOf(response))],
