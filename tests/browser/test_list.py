@@ -45,7 +45,7 @@ def test_a_row_says_by_which_api_a_response_came(page: Page, api: httpx.Client) 
     page.visit("responses")
     page.wait(lambda: row(page, response_id))
     assert "Chat Completions" in row(page, response_id)
-    page.visit(f"responses?id={response_id}")
+    page.visit(f"responses/{response_id}")
     page.wait(lambda: "Chat Completions" in page.text("dl"))
     assert page.problems() == []
 
