@@ -13,6 +13,7 @@ from antiphon.application.ports.sampling import ALL_AT_ONCE
 from antiphon.domain.access.service_tiers import priority_of, tier_of
 from antiphon.domain.errors import RequestError
 from antiphon.domain.history.conversation import ActiveConfiguration
+from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.items import Item
 from antiphon.domain.offers.offer import Offer
 from antiphon.domain.requests.checks import constraint_of
@@ -67,6 +68,7 @@ def response_of(
     response_id: str,
     created_at: int,
     removed: Sequence[InputTransformation] = (),
+    cleared: ClearedToolUses | None = None,
 ) -> Response:
     """Return the initial Response, with the values that are in effect.
 
@@ -109,6 +111,7 @@ def response_of(
         else UNSET,
         prompt_cache_retention=request.prompt_cache_retention or UNSET,
         input_transformations=tuple(removed) or UNSET,
+        cleared_tool_uses=cleared or UNSET,
         prompt=request.prompt or UNSET,
         request_id=request.request_id or UNSET,
     )

@@ -12,15 +12,18 @@ from antiphon.application.input.submission import Submission
 from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.domain.access.limits import LimitState
+from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.requests.checks import check_conversation
 
 
 class TokenCount(Struct, frozen=True, kw_only=True):
-    """`ignored` lists the paths of the request's fields that have no effect here; `rate_limits` is
-    what the caller's key has used.
+    """`cleared` says what is not shown to the model, to make room, and so not counted. `ignored`
+    lists the paths of the request's fields that have no effect here; `rate_limits` is what the
+    caller's key has used.
     """
 
     tokens: int
+    cleared: ClearedToolUses | None = None
     ignored: Sequence[str]
     rate_limits: Sequence[LimitState] = ()
 
@@ -46,6 +49,7 @@ class CountTokens:
             prepared = await self._prepare_turn(replace(submission, request=request))
             return TokenCount(
                 tokens=await prepared.model.count(prepared.turn),
+                cleared=prepared.cleared,
                 ignored=(*prepared.ignored, *prepared.model.ignored_fields(prepared.turn)),
                 rate_limits=reservation.states,
             )

@@ -108,6 +108,7 @@ class PrepareResponse:
             response_id=submission.response_id,
             created_at=int(self._now()),
             removed=turn.removed,
+            cleared=turn.cleared,
         )
         if response.store:
             recorder.preview = preview_of_input([entry.item for entry in turn.input])

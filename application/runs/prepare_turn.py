@@ -11,6 +11,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.input.clear_tool_uses import clear_turn
 from antiphon.application.input.from_request import turn_of
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
@@ -23,6 +24,7 @@ from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
 from antiphon.application.tools.offers import NO_TOOLS, KnownTools, OfferTools, json_bytes_of
 from antiphon.domain.history import conversation as c
+from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.items import AnyItem, McpApprovalResponse
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.offer import Offer
@@ -39,7 +41,8 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn that can start.
 
     `input` holds the request's own items, `history` the items before them, and `conversation` both;
-    `removed` names the items that the model is not shown, because this server cannot read them.
+    `removed` names the items that the model is not shown, because this server cannot read them;
+    `cleared` says which tool results it is not shown, to make room.
     `answered_calls` are the MCP calls that the client approved or denied. `tool_callers` run the
     calls of
     this server's own tools, by kind. `ignored` are the paths of fields without effect.
@@ -51,6 +54,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     input: Sequence[c.Entry]
     turn: Turn
     removed: Sequence[InputTransformation] = ()
+    cleared: ClearedToolUses | None = None
     conversation: Sequence[AnyItem] = ()
     answered_calls: Sequence[mcp.AnsweredCall] = ()
     tool_callers: Mapping[str, ToolCaller] = {}
@@ -153,6 +157,9 @@ class PrepareTurn:
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=submission.context.trace_headers,
         )
+        cleared: ClearedToolUses | None = None
+        if request.context_management and (edit := request.tool_clearing) is not None:
+            turn, cleared = await clear_turn(edit, turn, model)
         if submission.strict:
             refuse_ignored(model.ignored_fields(turn), offer)
         return PreparedTurn(
@@ -162,6 +169,7 @@ class PrepareTurn:
             input=checked.entries,
             turn=turn,
             removed=shown.removed,
+            cleared=cleared,
             conversation=conversation,
             answered_calls=checked.answered_calls if self._tool_servers is not None else (),
             tool_callers=await find_callers(

@@ -425,16 +425,16 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
 
 async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     turn = prepared.turn
-    if not request.context_management or len(items_to_keep(turn.items)) == len(turn.items):
+    compaction = request.compaction
+    if compaction is None or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not requested, or compaction would remove nothing
-    threshold = request.context_management[0].compact_threshold
     try:
         tokens = await prepared.model.count(turn)
     except RequestError as error:
         if error.code != CONTEXT_EXCEEDED:
             raise
         return True  # so long that its tokens are not even counted
-    return tokens > (threshold or _default_threshold(prepared.model))
+    return tokens > (compaction.compact_threshold or _default_threshold(prepared.model))
 
 
 def _default_threshold(model: Model) -> int:

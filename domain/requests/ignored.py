@@ -29,8 +29,13 @@ def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
         for path, (names, harmless) in _IGNORED.items()
         if getattr(request, names[0]) not in harmless and _value(request, names) not in harmless
     ]
-    more = range(1, len(request.context_management or ()))  # only the first entry counts
-    return (*offered.ignored, *fields, *(f"context_management[{index}]" for index in more))
+    seen: set[type] = set()
+    more = []
+    for index, entry in enumerate(request.context_management or ()):
+        if type(entry) in seen:  # only the first of each type counts
+            more.append(f"context_management[{index}]")
+        seen.add(type(entry))
+    return (*offered.ignored, *fields, *more)
 
 
 def refuse_ignored(paths: Sequence[str], offered: Offer = NOTHING_OFFERED) -> None:

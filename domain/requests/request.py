@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Long, Many, Name, StopString, Text, TokenId
+from antiphon.domain.history.tool_uses import ClearToolUses
 from antiphon.domain.json import Json
 from antiphon.domain.kinds import ITEM_KINDS
 from antiphon.domain.vocabulary.text_formats import AnyFormat as AnyFormat
@@ -66,10 +67,9 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class ContextManagement(Struct, frozen=True, kw_only=True):
+class Compaction(Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
     """When to compact: at `compact_threshold` input tokens, or when the server decides."""
 
-    type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000, le=2**31)] | None = None
 
 
@@ -229,7 +229,7 @@ class CreateResponse(SharedFields, frozen=True, kw_only=True):
     reasoning: ReasoningParams | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: (
-        Annotated[tuple[ContextManagement, ...], Meta(min_length=1, max_length=16)] | None
+        Annotated[tuple[Compaction | ClearToolUses, ...], Meta(min_length=1, max_length=16)] | None
     ) = None
     prompt: PromptParam | None = None
     access_programs: Json | None = None
@@ -245,6 +245,16 @@ class CreateResponse(SharedFields, frozen=True, kw_only=True):
         (docs/reference/api.md#warm-up)."""
         options = self.prompt_cache_options
         return self.generate is False or (options is not None and options.prewarm is True)
+
+    @property
+    def compaction(self) -> Compaction | None:
+        entries = self.context_management or ()
+        return next((each for each in entries if isinstance(each, Compaction)), None)
+
+    @property
+    def tool_clearing(self) -> ClearToolUses | None:
+        entries = self.context_management or ()
+        return next((each for each in entries if isinstance(each, ClearToolUses)), None)
 
     @property
     def conversation_id(self) -> str | None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
+from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
 from antiphon.domain.requests.request import PromptParam
@@ -113,6 +114,7 @@ class Response(Struct, frozen=True, kw_only=True):
     prompt_cache_options: CacheConfig | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
+    cleared_tool_uses: ClearedToolUses | UnsetType = UNSET
     prompt: PromptParam | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET

@@ -155,7 +155,7 @@ def why_not_steerable(request: CreateResponse) -> str | None:
     """Return why a request's response takes no steers, None if it does."""
     if request.conversation is not None:
         return "it belongs to a conversation"
-    if request.context_management:
+    if request.compaction is not None:
         return "it compacts its context by itself ('context_management')"
     if request.is_prewarm:
         return "it only warms up the prompt cache"

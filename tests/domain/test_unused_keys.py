@@ -17,6 +17,7 @@ from openai.types.responses import parsed_response
 
 from antiphon.domain import content
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.tool_uses import ClearTrigger, KeptUses, LeastTokens
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request, decode_request_body
 from antiphon.domain.requests.request import CreateResponse, NewItems
@@ -31,7 +32,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 MADE_UP = "made_up"
 ENTRIES = {"input": ITEM_TYPES, "tools": TOOL_TYPES}
 """What is in the lists whose entries are decoded later."""
-REQUIRED: Json = {"type": "compaction", "schema": {}}
+REQUIRED: Json = {"schema": {}, "value": 1}
+LITERALS = {ClearTrigger: "input_tokens", KeptUses: "tool_uses", LeastTokens: "input_tokens"}
 
 
 def decoded(**fields: Any) -> DecodedRequest[CreateResponse]:
@@ -43,6 +45,7 @@ def objects(kind: type[Struct]) -> Iterator[tuple[str, Json]]:
     config = kind.__struct_config__
     fields = msgspec.structs.fields(kind)
     plain = {each.encode_name: REQUIRED.get(each.name, "x") for each in fields if each.required}
+    plain |= {"type": LITERALS[kind]} if kind in LITERALS else {}
     plain |= {config.tag_field: config.tag} if config.tag_field else {}
     yield "", {**plain, MADE_UP: 1}
     for field in fields:

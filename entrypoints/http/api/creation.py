@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.adapters.ids import new_id
 from antiphon.application.input.submission import IdempotencyKey, Submission
 from antiphon.application.ports import EventBatches
+from antiphon.application.responses.count_tokens import TokenCount
 from antiphon.application.responses.idempotency import ExistingResponse
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.runs.until_shutdown import UntilShutdown
@@ -215,7 +216,7 @@ async def count_tokens(
     request: HttpRequest,
     services: Services,
     read: ReadBody,
-    shape: Callable[[int], Any],
+    shape: Callable[[TokenCount], Any],
 ) -> ASGIApp:
     """Return the answer to a request to count its tokens; `shape` makes it of their count.
 
@@ -231,7 +232,7 @@ async def count_tokens(
             raise
     ignored = [*map(incoming.name_of, count.ignored)]
     headers = response_headers(request, ignored, count.rate_limits)
-    return JsonResponse(shape(count.tokens), headers)
+    return JsonResponse(shape(count), headers)
 
 
 @asynccontextmanager

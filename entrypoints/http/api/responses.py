@@ -11,6 +11,7 @@ from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 
 from antiphon.application.ports import EventBatches
+from antiphon.application.responses.count_tokens import TokenCount
 from antiphon.application.runs.until_shutdown import UntilShutdown
 from antiphon.domain.errors import ContainerElsewhere
 from antiphon.domain.history.include_filter import IncludeFilter
@@ -281,8 +282,8 @@ def _read(body: bytes, *, strict: bool, dialect: Dialect) -> IncomingRequest:
     return IncomingRequest(decoded=decoded, encoder=encoder, job_body=lambda: body)
 
 
-def _counted(tokens: int) -> Any:
-    return {"object": "response.input_tokens", "input_tokens": tokens}
+def _counted(count: TokenCount) -> Any:
+    return {"object": "response.input_tokens", "input_tokens": count.tokens}
 
 
 def _is_true(text: str) -> bool:

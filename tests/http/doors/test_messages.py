@@ -84,6 +84,8 @@ def assembled(events: list[Json]) -> Json:
             case "message_delta":
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
+                if "context_management" in event:
+                    message["context_management"] = event["context_management"]
     return message
 
 
@@ -284,6 +286,51 @@ def test_a_count_is_that_of_the_prompt(http: httpx.Client, model: str) -> None:
     usage = create(http, **body)["usage"]
     tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
     assert answer.json()["input_tokens"] == tokens
+
+
+def used(uses: int) -> list[Json]:
+    """Return a conversation with so many tool uses, the results of which are long."""
+    told = user({"say": "seen"})
+    for number in range(uses):
+        call = {"type": "tool_use", "id": f"toolu_{number}", "name": "add", "input": {"a": number}}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "seen " * 40}
+        told += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    return told
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_old_tool_uses_are_cleared_and_told(http: httpx.Client, model: str, streams: bool) -> None:
+    edits = [{"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 4}}]
+    body = {"model": model, "messages": used(6), "tools": [ADD]}
+    edited = {**body, "context_management": {"edits": edits}}
+    message = assembled(stream(http, **edited)) if streams else create(http, **edited)
+    [applied] = message["context_management"]["applied_edits"]
+    assert (applied["type"], applied["cleared_tool_uses"]) == (edits[0]["type"], 3)
+    whole = http.post(f"{PATH}/count_tokens", json=body).json()["input_tokens"]
+    usage = message["usage"]
+    read = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert read == whole - applied["cleared_input_tokens"]
+    counted = http.post(f"{PATH}/count_tokens", json=edited).json()
+    assert counted == {
+        "input_tokens": read,
+        "context_management": {"original_input_tokens": whole},
+    }
+
+
+def test_nothing_is_cleared_below_the_trigger_or_for_too_little(http: httpx.Client) -> None:
+    edit = {"type": "clear_tool_uses_20250919"}
+    uses = {"type": "tool_uses", "value": 0}
+    least = {"type": "input_tokens", "value": 9_000}
+    for fields in (
+        {},
+        {"trigger": {**uses, "value": 6}},
+        {"trigger": uses, "clear_at_least": least},
+    ):
+        edits = {"edits": [{**edit, **fields}]}
+        told = create(
+            http, model="scripted-chat", messages=used(6), tools=[ADD], context_management=edits
+        )
+        assert "context_management" not in told
 
 
 # --- streams --------------------------------------------------------------------------------------

@@ -355,7 +355,7 @@ REFUSED: list[tuple[Json, str]] = [
         "output_format",
     ),
     (
-        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        {"context_management": {"edits": [{"type": "compact_20260112"}]}},
         "context_management.edits[0].type",
     ),
 ]

@@ -33,6 +33,22 @@ LONG = [
     {"role": "assistant", "content": "Read."},
     {"role": "user", "content": "Go on."},
 ]
+USES = [
+    {"role": "user", "content": "hi"},
+    *(
+        {"call_id": f"c{number}", **item}
+        for number in range(5)
+        for item in (
+            {"type": "function_call", "name": "f", "arguments": '{"a": 1}'},
+            {"type": "function_call_output", "output": "word " * 50},
+        )
+    ),
+]
+CLEAR = {
+    "input": USES,
+    "context_management.type": "clear_tool_uses_20250919",
+    "context_management.trigger": {"type": "tool_uses", "value": 0},
+}
 RAW = {"input": None, "store": False}
 TOOL = {"type": "function", "name": "f"}
 
@@ -76,6 +92,34 @@ SAMPLES: Mapping[str, tuple[Any, Json]] = {
         1000,
         {"context_management.type": "compaction", "input": LONG},
     ),
+    "context_management.trigger.type": (
+        "input_tokens",
+        {
+            "context_management.type": "clear_tool_uses_20250919",
+            "context_management.trigger.value": 50,
+            "input": USES,
+        },
+    ),
+    "context_management.trigger.value": (
+        3,
+        {
+            "context_management.type": "clear_tool_uses_20250919",
+            "context_management.trigger.type": "tool_uses",
+            "input": USES,
+        },
+    ),
+    "context_management.keep.type": ("tool_uses", CLEAR | {"context_management.keep.value": 1}),
+    "context_management.keep.value": (1, CLEAR | {"context_management.keep.type": "tool_uses"}),
+    "context_management.clear_at_least.type": (
+        "input_tokens",
+        CLEAR | {"context_management.clear_at_least.value": 1},
+    ),
+    "context_management.clear_at_least.value": (
+        9_000,
+        CLEAR | {"context_management.clear_at_least.type": "input_tokens"},
+    ),
+    "context_management.exclude_tools": (["f"], CLEAR),
+    "context_management.clear_tool_inputs": (True, CLEAR),
     "metadata": ({"a": "b"}, {}),
     "service_tier": ("scale", {}),
     "prompt_cache_key": ("k", {}),

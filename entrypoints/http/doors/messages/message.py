@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.application.responses.count_tokens import TokenCount
 from antiphon.domain.content import OutputText, Refusal, text_of
 from antiphon.domain.items import FunctionCall, Message, WebSearchCall
 from antiphon.domain.json import Json
@@ -107,6 +108,18 @@ class MessageEnd(Struct, frozen=True, kw_only=True):
     stop_sequence: str | None = None
 
 
+class ToolUsesEdit(Struct, frozen=True, kw_only=True):
+    type: Literal["clear_tool_uses_20250919"] = "clear_tool_uses_20250919"
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+
+
+class AppliedEdits(Struct, frozen=True, kw_only=True):
+    """What the model was not shown, to make room."""
+
+    applied_edits: tuple[ToolUsesEdit, ...]
+
+
 class AnswerMessage(Struct, frozen=True, kw_only=True):
     """The answer of `POST /v1/messages`."""
 
@@ -118,12 +131,18 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    context_management: AppliedEdits | UnsetType = UNSET
+
+
+class OriginalTokens(Struct, frozen=True):
+    original_input_tokens: int
 
 
 class CountedTokens(Struct, frozen=True):
     """The answer of `POST /v1/messages/count_tokens`."""
 
     input_tokens: int
+    context_management: OriginalTokens | UnsetType = UNSET
 
 
 # --- from a response ------------------------------------------------------------------------------
@@ -139,7 +158,26 @@ def message_of(response: Response, view: MessageView) -> AnswerMessage:
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
         usage=usage_of(response),
+        context_management=edits_of(response),
     )
+
+
+def counted_of(count: TokenCount) -> CountedTokens:
+    """Return the count of a prompt, and of what it would have been without edits."""
+    if count.cleared is None:
+        return CountedTokens(count.tokens)
+    return CountedTokens(count.tokens, OriginalTokens(count.tokens + count.cleared.input_tokens))
+
+
+def edits_of(response: Response) -> AppliedEdits | UnsetType:
+    """Return the edits that were applied, UNSET for none."""
+    cleared = response.cleared_tool_uses
+    if cleared is UNSET:
+        return UNSET
+    edit = ToolUsesEdit(
+        cleared_tool_uses=cleared.tool_uses, cleared_input_tokens=cleared.input_tokens
+    )
+    return AppliedEdits(applied_edits=(edit,))
 
 
 def _blocks_of(response: Response, view: MessageView) -> Iterator[AnyAnswerBlock]:

@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.application.model.models import Models
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.tool_uses import ClearToolUses
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.requests.request import (
     CreateResponse,
@@ -115,6 +116,7 @@ def _read(
             else sent.parallel_tool_calls,
             "max_output_tokens": max_tokens,
             "reasoning": reasoning_of(sent, efforts),
+            "context_management": _tool_edits(sent) or None,
             "text": None if shown is None else TextParams(format=shown),
             "include": (SEALED,),
         }
@@ -131,6 +133,11 @@ def _read(
         job_body=lambda: _encode(request),
         name_of=places.name_of,
     )
+
+
+def _tool_edits(sent: CountedMessages) -> tuple[ClearToolUses, ...]:
+    edits = (sent.context_management.edits or ()) if sent.context_management else ()
+    return tuple(edit for edit in edits if isinstance(edit, ClearToolUses))
 
 
 def _thoughts_of(sent: CountedMessages) -> Any:

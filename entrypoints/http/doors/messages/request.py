@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from antiphon.domain.bounds import MAX_MEMBERS, Line, Long, Many, Name, StopString, Text
+from antiphon.domain.history.tool_uses import ClearToolUses
 from antiphon.domain.json import Json
 from antiphon.domain.requests.request import MAX_TOOLS, Effort, Positive, SharedFields
 from antiphon.domain.requests.unknown_keys import ENTRIES
@@ -254,15 +255,16 @@ class KeptTurns(Struct, frozen=True, kw_only=True):
     value: Positive | None = None
 
 
-class ClearThinking(Struct, frozen=True, kw_only=True):
+class ClearThinking(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="clear_thinking_20251015"
+):
     """Which thoughts of earlier turns the model is shown; those of the last turn by default."""
 
-    type: Literal["clear_thinking_20251015"]
     keep: KeptTurns | Literal["all"] | None = None
 
 
 class ContextEdits(Struct, frozen=True, kw_only=True):
-    edits: Annotated[tuple[ClearThinking, ...], Meta(max_length=16)] | None = None
+    edits: Annotated[tuple[ClearThinking | ClearToolUses, ...], Meta(max_length=16)] | None = None
 
 
 Tier = Literal["auto", "standard_only", "default", "flex", "scale", "priority", "fast", "ultrafast"]

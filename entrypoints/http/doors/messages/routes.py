@@ -12,7 +12,7 @@ from antiphon.application.model.models import Models
 from antiphon.entrypoints.http.api.creation import count_tokens, create_response
 from antiphon.entrypoints.http.api.requests import HttpRequest, caller_of
 from antiphon.entrypoints.http.api.services import Services
-from antiphon.entrypoints.http.doors.messages.message import CountedTokens
+from antiphon.entrypoints.http.doors.messages.message import counted_of
 from antiphon.entrypoints.http.doors.messages.reading import read_counted, read_messages
 from antiphon.entrypoints.http.pages.openapi import (
     IDEMPOTENCY_KEY,
@@ -69,4 +69,4 @@ class Messages(Controller):
         """Counts the tokens of the prompt that the same request to create a message would use."""
         models = models.allowed_by(caller_of(request).policy)
         read = partial(read_counted, models=models)
-        return await count_tokens(request, services, read, CountedTokens)
+        return await count_tokens(request, services, read, counted_of)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from antiphon.domain import events as e
 from antiphon.domain.errors import ServerShuttingDown
@@ -26,6 +26,7 @@ from antiphon.entrypoints.http.doors.messages.message import (
     MessageUsage,
     MessageView,
     citation_of,
+    edits_of,
     end_of,
     message_id,
     message_of,
@@ -102,7 +103,9 @@ class MessageEncoder(EventEncoder):
             yield from self._close()
             self._is_over = True
             usage = usage_of(event.response)
-            yield _frame("message_delta", delta=end_of(event.response), usage=usage)
+            edits = edits_of(event.response)
+            told = {} if edits is UNSET else {"context_management": edits}
+            yield _frame("message_delta", delta=end_of(event.response), usage=usage, **told)
             yield STOP
 
     def _begin(self, response: Response) -> bytes:

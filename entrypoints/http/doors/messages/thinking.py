@@ -72,7 +72,8 @@ def keeps_thoughts(sent: CountedMessages) -> bool:
 
 
 def _edits(sent: CountedMessages) -> Sequence[ClearThinking]:
-    return (sent.context_management.edits or ()) if sent.context_management else ()
+    edits = (sent.context_management.edits or ()) if sent.context_management else ()
+    return [edit for edit in edits if isinstance(edit, ClearThinking)]
 
 
 def _effort_of(sent: CountedMessages) -> str | None:
