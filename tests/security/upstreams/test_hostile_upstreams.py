@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ MAX_WAIT_S = 0.1
 STREAMS = {"logprobs-of-many-tokens": 2}
 """Those of a response take 25 MB by themselves."""
 USUAL_STREAMS = 4
-ATTACK_S = 3.0
+ATTACK_S = float(os.environ.get("ANTIPHON_TEST_ATTACK_S", "3"))
 TRIES = 3
 SCRIPTED = '\n[[models]]\nname = "scripted-chat"\nengine = "scripted"\n'
 
