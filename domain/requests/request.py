@@ -67,7 +67,7 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class Compaction(Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+class CompactionRule(Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
     """When to compact: at `compact_threshold` input tokens, or when the server decides."""
 
     compact_threshold: Annotated[int, Meta(ge=1000, le=2**31)] | None = None
@@ -229,7 +229,8 @@ class CreateResponse(SharedFields, frozen=True, kw_only=True):
     reasoning: ReasoningParams | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: (
-        Annotated[tuple[Compaction | ClearToolUses, ...], Meta(min_length=1, max_length=16)] | None
+        Annotated[tuple[CompactionRule | ClearToolUses, ...], Meta(min_length=1, max_length=16)]
+        | None
     ) = None
     prompt: PromptParam | None = None
     access_programs: Json | None = None
@@ -247,9 +248,9 @@ class CreateResponse(SharedFields, frozen=True, kw_only=True):
         return self.generate is False or (options is not None and options.prewarm is True)
 
     @property
-    def compaction(self) -> Compaction | None:
+    def compaction(self) -> CompactionRule | None:
         entries = self.context_management or ()
-        return next((each for each in entries if isinstance(each, Compaction)), None)
+        return next((each for each in entries if isinstance(each, CompactionRule)), None)
 
     @property
     def tool_clearing(self) -> ClearToolUses | None:

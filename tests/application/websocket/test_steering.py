@@ -26,7 +26,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import may_end_after
-from antiphon.domain.requests.request import Compaction, CreateResponse, PromptCacheOptions
+from antiphon.domain.requests.request import CompactionRule, CreateResponse, PromptCacheOptions
 from antiphon.domain.responses.response import IncompleteDetails, Response
 from antiphon.domain.responses.steering import (
     MAX_WAITING,
@@ -238,7 +238,7 @@ def test_what_is_answered_is_not_required() -> None:
         ({}, True),
         ({"store": False}, True),
         ({"conversation": "conv_1"}, False),
-        ({"context_management": (Compaction(),)}, False),
+        ({"context_management": (CompactionRule(),)}, False),
         ({"generate": False}, False),
         ({"prompt_cache_options": PromptCacheOptions(prewarm=True)}, False),
         ({"previous_input_messages": ({},)}, False),

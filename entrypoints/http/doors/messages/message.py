@@ -115,7 +115,7 @@ class ToolUsesEdit(Struct, frozen=True, kw_only=True):
 
 
 class AppliedEdits(Struct, frozen=True, kw_only=True):
-    """What the model was not shown, to make room."""
+    """The edits that made room: what they name was not shown to the model."""
 
     applied_edits: tuple[ToolUsesEdit, ...]
 
