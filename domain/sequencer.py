@@ -19,6 +19,7 @@ from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.items import AnyItem, may_end_after
 from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import ERROR, RUNNING, START, advance
+from antiphon.domain.responses.cache_diagnostics import CacheDiagnostics
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.response import Failure, IncompleteDetails, Response
 from antiphon.domain.responses.usage import TurnUsage, per_turn, total
@@ -203,6 +204,15 @@ class Sequencer:
             input_messages=tuple(input_messages),
             output_messages=tuple(output_messages),
         )
+
+    def show_cache_diagnostics(self, diagnostics: CacheDiagnostics) -> None:
+        """Show in the Response what could be reused (`comparison_response_id`)."""
+        self.response = replace(self.response, prompt_cache_diagnostics=diagnostics)
+
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether the Response shows what could be reused."""
+        return self.response.prompt_cache_diagnostics is not UNSET
 
     def cancel(self) -> list[e.Event]:
         """End as cancelled, with `incomplete`: the API has no event of its own for cancellation

@@ -35,13 +35,14 @@ from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import StartLimits, StartResponse
+from antiphon.application.runs.diagnose_cache import DiagnoseCache
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.stop import StopRun
-from antiphon.application.runs.turns import PlanTurns
+from antiphon.application.runs.turns import PlanTurns, RecordSinks
 from antiphon.application.runs.until_shutdown import ShutdownSignal
 from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.telemetry.run_trace import KeepTraces
@@ -98,16 +99,20 @@ class Runs:
                 tool_substitutions=substitutions,
             )
 
+        # Neither a run that has begun, which goes on without a container that is elsewhere, nor the
+        # prompt of an earlier response is relayed.
+        prepare_anywhere = prepare_turn(hosted_tools(None))
         answers = ApprovalAnswers(store)
         plan_turns = PlanTurns(
             show_items,
             sealer.seal,
             OpenMcpSessions(tool_servers, answers),
             budgets=tools.budgets(settings),
-            audit_log=ports.audit_log(),
-            traces=keep_traces,
-            propagation=ports.propagation(),
+            sinks=RecordSinks(
+                audit_log=ports.audit_log(), traces=keep_traces, propagation=ports.propagation()
+            ),
             tool_room=ToolRoom(bytes_in_work),
+            diagnose=DiagnoseCache(prepare_anywhere, store),
         )
         jobs = Jobs(sealer.seal, sealer.unseal)
         self.active = admission.active_runs(settings)
@@ -136,10 +141,9 @@ class Runs:
             report=None if ended_runs is None else ended_runs.add,
         )
         limits = ResumeLimits(max_attempts=settings.run_attempts, retry_s=settings.store_retry_s)
-        # A run that has begun is not relayed: it goes on without a container that is elsewhere.
         self.restore = RestoreRun(
             self.expand_prompt,
-            prepare_turn(hosted_tools(None)),
+            prepare_anywhere,
             plan_turns,
             jobs,
             store,

@@ -138,7 +138,7 @@ def turn_of(
         model=request.model or "",
         items=items,
         tenant=tenant,
-        instructions=_with_verbosity(request.instructions, request.text)
+        instructions=with_verbosity(request.instructions, request.text.verbosity)
         if request.text
         else request.instructions or None,
         tools=offered.specs,
@@ -166,8 +166,9 @@ def _priority(request: CreateResponse, model: Model) -> int:
     return priority_of(request)
 
 
-def _with_verbosity(instructions: str | None, text: TextParams) -> str | None:
-    parts = (instructions, VERBOSITY.get(text.verbosity or "medium"))
+def with_verbosity(instructions: str | None, verbosity: str | None) -> str | None:
+    """Return the instructions that the model is shown."""
+    parts = (instructions, VERBOSITY.get(verbosity or "medium"))
     return "\n\n".join(filter(None, parts)) or None
 
 

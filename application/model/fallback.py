@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import TurnWrapper
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, TurnFacts, Weights
+from antiphon.application.ports import (
+    AdmitPrompt,
+    Model,
+    ModelTurn,
+    RenderedTurn,
+    Turn,
+    TurnFacts,
+    Weights,
+)
 from antiphon.domain.deltas import Delta
 from antiphon.domain.errors import (
     EngineDead,
@@ -87,6 +95,12 @@ class FallbackModel(Model):
             except EngineDead:
                 continue
         return await self._models[-1].count(_adapt(turn, self._models[-1]))
+
+    async def render(self, turn: Turn) -> RenderedTurn | None:
+        """Render for the model that the turn names."""
+        models = (model for model in self._models if turn.model in model.names)
+        model = next(models, self._models[0])
+        return await model.render(_adapt(turn, model))
 
     def ignored_fields(self, turn: Turn) -> Sequence[str]:
         return self._first(lambda model: model.ignored_fields(_adapt(turn, model)))

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.application.model.models import READY, STARTING, UNAVAILABLE
 from antiphon.application.model.output_bounds import OutputRoom, bounded
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, Weights
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, RenderedTurn, Turn, Weights
 from antiphon.domain.errors import EngineDead, ModelUnavailable, SettingsError
 
 logger = logging.getLogger("antiphon.models")
@@ -121,6 +121,9 @@ class SupervisedModel(Model):
 
     async def count(self, turn: Turn) -> int:
         return await self._available.count(turn)
+
+    async def render(self, turn: Turn) -> RenderedTurn | None:
+        return await self._available.render(turn)
 
     def ignored_fields(self, turn: Turn) -> Sequence[str]:
         return self._available.ignored_fields(turn)

@@ -41,6 +41,7 @@ from antiphon.application.ports import (
     Parser,
     PooledSteps,
     Prompt,
+    RenderedTurn,
     Sampling,
     Step,
     StepLog,
@@ -154,6 +155,13 @@ class TokenModel(Model):
                 self._counted = CountedPrompts()
             self._counted.keep(turn, prompt)
         return len(prompt.token_ids)
+
+    async def render(self, turn: Turn) -> RenderedTurn:
+        if turn.truncate:
+            turn, prompt = await self._render_to_fit(turn)
+        else:
+            prompt = await self._render(turn)
+        return RenderedTurn(turn=turn, token_ids=prompt.token_ids)
 
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None

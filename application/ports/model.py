@@ -66,7 +66,8 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     where tenants share something; a `cache_salt` does not, since clients choose a part of it.
     `begins_answer`: the prompt ends where the text of the answer begins, after any reasoning and
     markup, so that the next token is the first one of that text. With `raw_prompt`, there is no
-    conversation: the model goes on from that, without markup.
+    conversation: the model goes on from that, without markup. `rendered_at` is the time that a
+    prompt with the date in it tells, in seconds since the epoch; None for now.
     """
 
     model: str
@@ -91,6 +92,7 @@ class Turn(Struct, frozen=True, kw_only=True, weakref=True):
     progress: TurnProgress | None = None
     begins_answer: bool = False
     raw_prompt: RawPrompt | None = None
+    rendered_at: float | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
@@ -361,6 +363,13 @@ class ModelTurn(Protocol):
         return None
 
 
+class RenderedTurn(Struct, frozen=True, kw_only=True):
+    """The tokens of a turn's prompt, and the `turn` without the items that were dropped."""
+
+    turn: Turn
+    token_ids: Sequence[int]
+
+
 class Weights(Struct, frozen=True, kw_only=True):
     """The natural logarithms of the probabilities of answers, in their order, and what it took.
 
@@ -443,6 +452,13 @@ class Model(Protocol):
         The turn's usage has the same number. With `truncate`, it counts the items that stay.
         Raises: RequestError.
         """
+
+    async def render(self, turn: Turn) -> RenderedTurn | None:  # noqa: ARG002 - it is a default
+        """Return the tokens that the turn's prompt would have now.
+
+        By default, it is None: another server makes the prompt. Raises: RequestError.
+        """
+        return None
 
     @property
     def schedules_by_priority(self) -> bool:

@@ -34,6 +34,7 @@ from antiphon.application.ports import (
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import EnforceLimits, RunCharge
 from antiphon.application.runs.active_runs import LEASE_LOST, SHUTTING_DOWN
+from antiphon.application.runs.diagnose_cache import Diagnosis
 from antiphon.application.runs.journal import Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.resumed_log import ResumedLog
@@ -151,6 +152,10 @@ class RunTurns(Protocol):
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage], /
     ) -> AsyncGenerator[ModelTurn]: ...
 
+    async def diagnose(self, turn: ModelTurn, /) -> Diagnosis | None:  # noqa: ARG002 - a default
+        """Diagnose the prompt cache, if the turn is an answer; by default, nothing is known."""
+        return None
+
     def release(self) -> None:
         """Give back what the turns hold of the bytes in work: the response has ended."""
 
@@ -161,7 +166,8 @@ class Run(Struct, frozen=True, kw_only=True):
     `input` holds the request's own items if they are stored. `charge` is what the run has reserved
     of its key's limits. `can_resume`: any server can go on with the run. `resumed_log` is the log
     of a run that another server has begun. `logprobs` is None if the client does not want any.
-    `steers` is None if the client cannot steer the response.
+    `steers` is None if the client cannot steer the response. `is_diagnosed`: its first answer's
+    prompt is compared with another response's.
     """
 
     lease: Lease
@@ -178,6 +184,7 @@ class Run(Struct, frozen=True, kw_only=True):
     with_metrics: bool = False
     logprobs: LogprobBudget | None = None
     steers: Steers | None = None
+    is_diagnosed: bool = False
 
     @property
     def id(self) -> str:
@@ -357,10 +364,18 @@ class RunResponse:
                     turn.record_items(sequencer.output[item_count:])
                 if run.with_messages:
                     sequencer.show_messages(*turn.messages())
+                if run.is_diagnosed and not sequencer.is_diagnosed:
+                    await self._diagnose(run, turn)
                 if reason != "stop":
                     break
                 recorder.open_turn()
         return reason
+
+    async def _diagnose(self, run: Run, turn: ModelTurn) -> None:
+        diagnosis = await run.turns.diagnose(turn)
+        if diagnosis is not None:
+            run.sequencer.show_cache_diagnostics(diagnosis.diagnostics)
+            run.recorder.compare_prompts(diagnosis.comparison)
 
     async def _write_turn(
         self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]

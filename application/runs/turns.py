@@ -7,7 +7,7 @@ it. A run reads all turns in the same way. So a feature that needs the model aga
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from functools import cached_property, partial
 
@@ -29,6 +29,12 @@ from antiphon.application.ports import (
     Seal,
     Turn,
     TurnFacts,
+)
+from antiphon.application.runs.diagnose_cache import (
+    DiagnoseCache,
+    Diagnosis,
+    compared_id,
+    is_answer,
 )
 from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.support.bytes_in_work import BytesInWork
@@ -66,6 +72,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     those whose tools must be listed first. `approved_calls`: MCP calls to run before the model's
     turn. `max_calls`: the request's limit for tool calls. `tool_callers`: what runs the calls of
     this server's own tools, by kind. `steers`: what the client adds while the response runs.
+    `diagnose` compares the prompt of the first answer with another response's; None if the client
+    asks for no diagnostics of the prompt cache.
     """
 
     tenant: str
@@ -83,6 +91,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     max_calls: int | None = None
     tool_callers: Mapping[str, ToolCaller] = {}
     steers: Steers | None = None
+    diagnose: Callable[[ModelTurn], Awaitable[Diagnosis]] | None = None
 
 
 class Turns:
@@ -144,6 +153,11 @@ class Turns:
         self._admit_prompt = admit
         start = self._start_compaction if self._plan.compacts else self._start_first_answer
         self._first = await start(turn)
+
+    async def diagnose(self, turn: ModelTurn) -> Diagnosis | None:
+        """Diagnose the prompt cache, if the client asks and this turn is an answer."""
+        diagnose = self._plan.diagnose
+        return None if diagnose is None or not is_answer(turn) else await diagnose(turn)
 
     async def aclose(self) -> None:
         """Abort the first turn, if `iterate` will not be read."""
@@ -323,6 +337,14 @@ DEFAULT_COMPACT_THRESHOLD = 0.8
 """The fraction of the context length at which a conversation is compacted by default."""
 
 
+class RecordSinks(Struct, frozen=True, kw_only=True):
+    """Where records of runs go besides the store of responses; None: nowhere."""
+
+    audit_log: AuditLog | None = None
+    traces: KeepTraces | None = None
+    propagation: Propagation | None = None
+
+
 class PlanTurns:
     """Makes the turns of a prepared request; none is admitted yet."""
 
@@ -333,18 +355,18 @@ class PlanTurns:
         open_sessions: OpenMcpSessions,
         *,
         budgets: Budgets = DEFAULT_BUDGETS,
-        audit_log: AuditLog | None = None,
-        traces: KeepTraces | None = None,
-        propagation: Propagation | None = None,
+        sinks: RecordSinks = RecordSinks(),  # noqa: B008 - frozen
         tool_room: ToolRoom | None = None,
+        diagnose: DiagnoseCache | None = None,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
         self._open_sessions = open_sessions
         self._budgets = budgets
-        self._audit_log = audit_log
+        self._audit_log, self._propagation = sinks.audit_log, sinks.propagation
+        traces = sinks.traces
         self._traces = None if traces is None or traces.keep == "off" else traces
-        self._propagation = propagation
+        self._diagnose = diagnose
         self._tool_room = tool_room or ToolRoom(BytesInWork())
 
     async def __call__(
@@ -365,8 +387,15 @@ class PlanTurns:
             recorder.trace = trace
             turn = replace(prepared.turn, trace_steps=trace.max_steps)
             prepared = replace(prepared, turn=turn)
+        diagnose = None if compared_id(request) is None else self._diagnose
+        if diagnose is not None and not prepared.turn.trace_steps:  # the transcript has the tokens
+            prepared = replace(prepared, turn=replace(prepared.turn, trace_steps=1))
+        plan = await plan_of(submission, prepared)
+        if diagnose is not None:
+            compare = partial(diagnose, submission, prepared, compacts=plan.compacts)
+            plan = replace(plan, diagnose=compare)
         return Turns(
-            await plan_of(submission, prepared),
+            plan,
             self._show_items,
             self._seal,
             partial(self._open_sessions, tenant, response_id),

@@ -19,6 +19,7 @@ from antiphon.application.telemetry.request_context import RequestContext
 from antiphon.application.telemetry.run_trace import RunTrace
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.deltas import Delta, TextDelta
+from antiphon.domain.responses.cache_diagnostics import PromptComparison
 from antiphon.domain.responses.metrics import (
     CallResult,
     Phase,
@@ -169,6 +170,14 @@ class RunRecorder:
     def ignore(self, fields: Sequence[str]) -> None:
         """Record which fields of the request have no effect."""
         self._metrics = replace(self._metrics, ignored=tuple(fields))
+
+    def salt_cache(self, digest: str) -> None:
+        """Record a digest of the salt that the client has named for the prompt cache."""
+        self._metrics = replace(self._metrics, cache_salt=digest)
+
+    def compare_prompts(self, comparison: PromptComparison) -> None:
+        """Record how the response's prompt compares with another's."""
+        self._metrics = replace(self._metrics, prompt_comparison=comparison)
 
     @contextmanager
     def time_store_write(self) -> Iterator[None]:

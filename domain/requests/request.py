@@ -282,7 +282,6 @@ IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "media_io_kwargs": (),
     "mm_processor_kwargs": (),
     "moderation": (),
-    "prompt_cache_options.comparison_response_id": (),
     "prompt_cache_options.mode": ("implicit",),
     "prompt_cache_options.ttl": ("30m",),
     "prompt_cache_retention": ("in_memory",),

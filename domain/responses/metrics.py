@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from antiphon.domain.responses.cache_diagnostics import PromptComparison
 from antiphon.domain.vocabulary.repairs import Repair
 
 CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
@@ -96,8 +97,9 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     servers that did. `received_at`: its request had arrived. `admitted_at`: it
     was its turn to run. `phase` says what it is doing; a response that waits, or that another
     server runs, is known by its status alone. `ignored` names the fields of the request without
-    effect. `store_seconds` is what its writes to the store took before the last one, and
-    `store_failures` how many of them failed.
+    effect. `cache_salt` is a digest of the request's own salt, if it has one. `prompt_comparison`
+    compares its prompt with another response's. `store_seconds` is what its writes to the store
+    took before the last one, and `store_failures` how many of them failed.
     """
 
     key_id: str = ""
@@ -115,5 +117,7 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_at: float | None = None
     turns: tuple[TurnMetrics, ...] = ()
     ignored: tuple[str, ...] = ()
+    cache_salt: str = ""
+    prompt_comparison: PromptComparison | None = None
     store_seconds: float = 0.0
     store_failures: int = 0

@@ -13,6 +13,7 @@ from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
 from antiphon.domain.requests.request import PromptParam
+from antiphon.domain.responses.cache_diagnostics import CacheDiagnostics
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.preview import ResponsePreview
 from antiphon.domain.responses.usage import TurnTokens, Usage
@@ -112,6 +113,7 @@ class Response(Struct, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     metadata: dict[str, str] = {}
     prompt_cache_options: CacheConfig | UnsetType = UNSET
+    prompt_cache_diagnostics: CacheDiagnostics | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     cleared_tool_uses: ClearedToolUses | UnsetType = UNSET

@@ -52,6 +52,7 @@ from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartLimits, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.background import StartBackgroundRuns
+from antiphon.application.runs.diagnose_cache import DiagnoseCache
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.ownership import WatchLeases
 from antiphon.application.runs.prepare_turn import PrepareTurn
@@ -323,7 +324,13 @@ class House:
             retry_s=0.2,
         )
         open_sessions = OpenMcpSessions(self.tools, ApprovalAnswers(self.store))
-        plan_turns = PlanTurns(show_items, seal, open_sessions, budgets=budgets)
+        plan_turns = PlanTurns(
+            show_items,
+            seal,
+            open_sessions,
+            budgets=budgets,
+            diagnose=DiagnoseCache(prepare_turn, self.store),
+        )
         self.jobs = jobs = Jobs(seal, unseal)
 
         def new_id(prefix: str) -> str:

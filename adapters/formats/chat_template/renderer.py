@@ -7,6 +7,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from sys import getsizeof
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ from antiphon.adapters.formats.chat_template.splice_points import (
     placeholder_message,
     splice_turns,
 )
-from antiphon.adapters.formats.chat_template.template import ChatTemplate
+from antiphon.adapters.formats.chat_template.template import ChatTemplate, strftime_at
 from antiphon.adapters.formats.chat_template.template_capabilities import (
     IMAGE_PART,
     REASONING_KEYS,
@@ -182,9 +183,10 @@ class TemplateRenderer(ChatRenderer):
             turn, [_without_tokens_unless_spliceable(entry, splice_points) for entry in entries]
         )
         messages, fittings = self.fittings.apply(conversation.messages)
-        text = self._render(
-            self._fit_content(messages), self._cut_tools(turn), self._options_of(turn)
-        )
+        options = self._options_of(turn)
+        if turn.rendered_at is not None:
+            options["strftime_now"] = partial(strftime_at, turn.rendered_at)
+        text = self._render(self._fit_content(messages), self._cut_tools(turn), options)
         pieces = splice_turns(
             text, conversation.spliced_turns, splice_points, self._family.end_markers
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,6 +57,11 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
+
+
+def strftime_at(seconds: float, form: str) -> str:
+    """Return what a template's `strftime_now` returned at that time, in seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime(form)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from antiphon.adapters.formats.harmony import messages
 from antiphon.adapters.formats.harmony.constraint import constraint
 from antiphon.adapters.formats.harmony.markup import HarmonyMarkup
 from antiphon.adapters.formats.harmony.parser import HarmonyParser
-from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer
+from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer, date_at
 from antiphon.application.ports import Constraint, Format, Json, Parser, Prompt, Turn
 from antiphon.domain.items import Item
 
@@ -21,7 +21,7 @@ __all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser"]
 
 
 def _today() -> str:
-    return datetime.now(UTC).date().isoformat()
+    return date_at(time.time())
 
 
 class HarmonyFormat(Format):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any
 
@@ -88,6 +89,15 @@ MAX_CHARS_WITHOUT_TURN = 8192
 """A shorter prompt, some 2 ms, need not wait until other prompts have had their turn."""
 
 Piece = int | str | Sequence[int]
+
+
+def date_at(seconds: float) -> str:
+    """Return the date that prompts tell at a time, in seconds since the epoch.
+
+    >>> date_at(0)
+    '1970-01-01'
+    """
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 class RenderedMessage(Struct, frozen=True):
@@ -244,7 +254,7 @@ class Renderer:
         lines = [
             IDENTITY,
             f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}",
-            f"Current date: {self._today()}",
+            f"Current date: {self._date_of(turn)}",
             "",
             f"Reasoning: {effort}",
             "",
@@ -255,6 +265,9 @@ class Renderer:
         if _functions(turn):
             lines.append("Calls to these tools must go to the commentary channel: 'functions'.")
         return "\n".join(lines)
+
+    def _date_of(self, turn: Turn) -> str:
+        return self._today() if turn.rendered_at is None else date_at(turn.rendered_at)
 
     # --- the conversation -----------------------------------------------------------------------
 

@@ -1,0 +1,414 @@
+"""Diagnose the prompt cache: compare a response's prompt with that of an earlier response
+(docs/reference/api.md#prompt-cache-diagnostics).
+
+No prompt is stored for this. The earlier one is rendered again from what the store has of its
+response, at the time and with the model that it had. It counts only if it has as many tokens as
+were counted then. So requests that compare nothing pay nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from antiphon.application.input.from_request import with_verbosity
+from antiphon.application.input.items import to_stored_item
+from antiphon.application.input.submission import Submission
+from antiphon.application.ports import Model, ModelTurn, RenderedTurn, ResponseStore, Turn
+from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
+from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
+from antiphon.application.support.lru_cache import digest_of
+from antiphon.domain.errors import AntiphonError, NotFound, RequestError
+from antiphon.domain.history import conversation as c
+from antiphon.domain.items import AnyItem, Compaction, McpCall, McpListTools
+from antiphon.domain.requests.request import (
+    AnyFormat,
+    CreateResponse,
+    ReasoningParams,
+    TextParams,
+)
+from antiphon.domain.responses.cache_diagnostics import (
+    CacheDiagnostics,
+    CacheHit,
+    CacheMiss,
+    ComparisonResponseNotFound,
+    DiagnosticsUnavailable,
+    Part,
+    PromptComparison,
+    PromptParts,
+    changed_parts,
+    compare,
+    has_other_cache,
+    reason_of,
+)
+from antiphon.domain.responses.metrics import MODEL_TURNS, TurnMetrics
+from antiphon.domain.responses.response import Response
+from antiphon.domain.responses.traces import compare_prefix
+
+logger = logging.getLogger("antiphon.runs")
+
+TIMEOUT_S = 10.0
+"""The response has been written: its end waits no longer than this."""
+
+MAX_DIAGNOSES_OF_TENANT = 2
+"""At a time: each of them holds a history and some prompts."""
+
+ANSWERS = frozenset({"answer", "warm_up"})
+"""The kinds of turns whose prompts are compared."""
+
+NOT_ENDED = "The other response has not ended, or its model never ran."
+NO_TOKENS = "The model's server is sent texts: only it knows their tokens."
+OTHER_PROMPT = (
+    "The other prompt cannot be made again: it had {recorded} tokens, and would have {rendered} "
+    "now. The store may lack a part of it, or the server's settings have changed."
+)
+TOO_SLOW = "The comparison took too long."
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """The diagnostics that the client is shown, and the comparison for the record."""
+
+    diagnostics: CacheDiagnostics
+    comparison: PromptComparison
+
+
+class _Unavailable(Exception):
+    """The prompts cannot be compared; the message says why."""
+
+
+class _Prompt(Struct, frozen=True, kw_only=True):
+    """A prompt, the turn that it renders, and the model that can render it again."""
+
+    model: Model
+    turn: Turn
+    parts: PromptParts
+
+
+class DiagnoseCache:
+    """Says of a response's first answer what the cache could have from an earlier response."""
+
+    def __init__(
+        self, prepare_turn: PrepareTurn, store: ResponseStore, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._prepare_turn = prepare_turn
+        self._store = store
+        self._timeout_s = timeout_s
+        self._slots = FairQueue(UNBOUNDED, per_tenant=MAX_DIAGNOSES_OF_TENANT)
+
+    async def __call__(
+        self, submission: Submission, prepared: PreparedTurn, turn: ModelTurn, *, compacts: bool
+    ) -> Diagnosis:
+        """Compare the prompt of `turn`. Never raises: the response matters more.
+
+        `compacts`: the response has compacted its conversation before.
+        """
+        response_id = compared_id(submission.request) or ""
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._slots.slot(submission.caller.tenant),
+            ):
+                return await self._diagnose(response_id, submission, prepared, turn, compacts)
+        except NotFound:
+            return _without_tokens(response_id, ComparisonResponseNotFound())
+        except _Unavailable as error:
+            return _without_tokens(response_id, DiagnosticsUnavailable(), str(error))
+        except TimeoutError:
+            return _without_tokens(response_id, DiagnosticsUnavailable(), TOO_SLOW)
+        except AntiphonError as error:
+            logger.info("the prompt of %s cannot be made again: %s", response_id, error)
+            return _without_tokens(response_id, DiagnosticsUnavailable(), str(error))
+        except Exception:
+            logger.exception("the prompt of %s cannot be compared", response_id)
+            return _without_tokens(response_id, DiagnosticsUnavailable(), "An error of the server.")
+
+    async def _diagnose(
+        self,
+        response_id: str,
+        submission: Submission,
+        prepared: PreparedTurn,
+        model_turn: ModelTurn,
+        compacts: bool,
+    ) -> Diagnosis:
+        transcript = model_turn.transcript()
+        compared = await self._store.get_response(submission.caller.tenant, response_id)
+        if transcript is None or not transcript.prompt_token_ids:
+            raise _Unavailable(NO_TOKENS)
+        request, shown = submission.request, transcript.turn
+        compactions = _compactions_in(prepared.conversation)
+        now = _Prompt(
+            model=prepared.model,
+            turn=shown,
+            parts=_parts_of(
+                shown,
+                transcript.prompt_token_ids,
+                request,
+                salt=digest_of_salt(request, shown),
+                dropped=0 if compacts else len(prepared.turn.items) - len(shown.items),
+                compactions=compactions | {"its own"} if compacts else compactions,
+            ),
+        )
+        answer, usage_index = _first_answer(compared)
+        salt = "" if compared.metrics is UNSET else compared.metrics.cache_salt
+        before = PromptParts(model=answer.model or compared.model, token_ids=(), salt=salt)
+        if reason := has_other_cache(before, now.parts):
+            return _miss(response_id, reason, _field_of(reason), compared_tokens=0, now=now.parts)
+        earlier = await self._render_again(submission, compared, answer, usage_index)
+        return await _diagnose(response_id, earlier, now)
+
+    async def _render_again(
+        self, submission: Submission, compared: Response, answer: TurnMetrics, usage_index: int
+    ) -> _Prompt:
+        """Return the prompt of the answer. Raises: _Unavailable, RequestError, NotFound."""
+        request = _request_of(submission.request, compared)
+        first_output = _output_before_answer(compared)
+        output = [to_stored_item(c.entry(item)) for item in first_output]
+        is_compacted = bool(first_output) and isinstance(first_output[0], Compaction)
+        items = (
+            []
+            if is_compacted
+            else await self._store.list_input_items(submission.caller.tenant, compared.id)
+        )
+        remembered = {**(submission.remembered or {}), compared.id: [*items, *output]}
+        prepared = await self._prepare_turn(
+            replace(submission, request=request, remembered=remembered, strict=False)
+        )
+        turn = replace(
+            prepared.turn,
+            model=answer.model or compared.model,
+            rendered_at=answer.started_at,
+        )
+        rendered = await prepared.model.render(turn)
+        if rendered is None:
+            raise _Unavailable(NO_TOKENS)
+        recorded, tokens = _input_tokens_of(compared, usage_index), len(rendered.token_ids)
+        if recorded != tokens:
+            raise _Unavailable(OTHER_PROMPT.format(recorded=recorded, rendered=tokens))
+        return _Prompt(
+            model=prepared.model,
+            turn=rendered.turn,
+            parts=_parts_of(
+                rendered.turn,
+                rendered.token_ids,
+                request,
+                salt="",
+                dropped=len(prepared.turn.items) - len(rendered.turn.items),
+                compactions=_compactions_in(prepared.conversation),
+            ),
+        )
+
+
+def compared_id(request: CreateResponse) -> str | None:
+    """Return the id of the response with whose prompt the client wants this one's compared."""
+    options = request.prompt_cache_options
+    return None if options is None else options.comparison_response_id
+
+
+def is_answer(turn: ModelTurn) -> bool:
+    """Return whether the turn is one whose prompt is compared."""
+    return turn.facts().kind in ANSWERS
+
+
+async def _diagnose(response_id: str, before: _Prompt, now: _Prompt) -> Diagnosis:
+    """Compare two prompts of one model."""
+    prefix, is_hit = compare(response_id, before.parts, now.parts)
+    if is_hit:
+        comparison = PromptComparison(
+            response_id=response_id,
+            result="cache_hit",
+            compared_tokens=prefix.parent_tokens,
+            prompt_tokens=prefix.prompt_tokens,
+            shared_tokens=prefix.shared_tokens,
+        )
+        return Diagnosis(diagnostics=CacheHit(), comparison=comparison)
+    parts = changed_parts(before.parts, now.parts)
+    undone = {part: await _shared_without([part], before, now) for part in parts}
+    all_undone = await _shared_without(parts, before, now) if len(parts) > 1 else 0
+    reason, part = reason_of(
+        before.parts, now.parts, prefix.shared_tokens, undone=undone, all_undone=all_undone
+    )
+    return _miss(
+        response_id,
+        reason,
+        part,
+        compared_tokens=prefix.parent_tokens,
+        now=now.parts,
+        shared_tokens=prefix.shared_tokens,
+    )
+
+
+async def _shared_without(parts: Sequence[Part], before: _Prompt, now: _Prompt) -> int:
+    """Return how many tokens both prompts would share if these parts had not been changed."""
+    turn = replace(now.turn, truncate=False, **_undo(parts, before, now))
+    try:
+        rendered: RenderedTurn | None = await now.model.render(turn)
+    except RequestError:  # the items may need the new tools, or be too long with the old ones
+        return 0
+    tokens = () if rendered is None else rendered.token_ids
+    return compare_prefix("", before.parts.token_ids, tokens).shared_tokens
+
+
+def _undo(parts: Sequence[Part], before: _Prompt, now: _Prompt) -> Mapping[str, Any]:
+    """Return the fields of the turn with these parts as they were before."""
+    changes: dict[str, Any] = {}
+    if "tools" in parts:
+        changes |= {"tools": before.turn.tools, "choice": before.turn.choice}
+    if "text.format" in parts:
+        changes["text"] = replace(now.turn.text, format=before.turn.text.format)
+    if "reasoning.effort" in parts:
+        changes["effort"] = before.turn.effort
+    instructions = before if "instructions" in parts else now
+    verbosity = before if "text.verbosity" in parts else now
+    changes["instructions"] = with_verbosity(
+        instructions.parts.instructions, verbosity.parts.verbosity
+    )
+    return changes
+
+
+def _miss(
+    response_id: str,
+    reason: Any,
+    part: str,
+    *,
+    compared_tokens: int,
+    now: PromptParts,
+    shared_tokens: int = 0,
+) -> Diagnosis:
+    tokens = len(now.token_ids)
+    return Diagnosis(
+        diagnostics=CacheMiss(
+            reason=reason,
+            cache_missed_tokens=tokens - shared_tokens,
+            comparison_reusable_tokens=shared_tokens,
+        ),
+        comparison=PromptComparison(
+            response_id=response_id,
+            result="cache_miss",
+            reason=reason,
+            part=part,
+            compared_tokens=compared_tokens,
+            prompt_tokens=tokens,
+            shared_tokens=shared_tokens,
+            differs_at=shared_tokens,
+        ),
+    )
+
+
+def _without_tokens(
+    response_id: str, diagnostics: CacheDiagnostics, unavailable: str = ""
+) -> Diagnosis:
+    result = str(type(diagnostics).__struct_config__.tag)
+    comparison = PromptComparison(response_id=response_id, result=result, unavailable=unavailable)
+    return Diagnosis(diagnostics=diagnostics, comparison=comparison)
+
+
+def _field_of(reason: str) -> str:
+    return "model" if reason == "model_changed" else "cache_salt"
+
+
+# --- what a stored response tells of its prompt ---------------------------------------------------
+
+
+def _request_of(request: CreateResponse, compared: Response) -> CreateResponse:
+    """Return a request for the prompt of `compared`: what its response does not tell, such as
+    `chat_template_kwargs`, is as in the `request` that asks."""
+    context = compared.reasoning.context
+    return replace(
+        request,
+        model=compared.model,
+        input=(),
+        previous_response_id=compared.id,
+        conversation=None,
+        prompt=None,
+        instructions=compared.instructions,
+        tools=compared.tools or None,
+        tool_choice=None if compared.tool_choice == "auto" else compared.tool_choice,
+        parallel_tool_calls=compared.parallel_tool_calls,
+        max_output_tokens=compared.max_output_tokens,
+        truncation=msgspec.convert(compared.truncation, type=Any),
+        text=TextParams(
+            format=msgspec.convert(compared.text.format, AnyFormat),
+            verbosity=msgspec.convert(compared.text.verbosity, Any),
+        ),
+        reasoning=ReasoningParams(
+            effort=msgspec.convert(compared.reasoning.effort, Any),
+            context=None if context is UNSET else msgspec.convert(context, Any),
+        ),
+    )
+
+
+def _first_answer(compared: Response) -> tuple[TurnMetrics, int]:
+    """Return the record of the first answer, and the place of its tokens in `usage_per_turn`.
+
+    Raises: _Unavailable.
+    """
+    turns = () if compared.metrics is UNSET else compared.metrics.turns
+    index = 0
+    for turn in turns:
+        if turn.kind in ANSWERS and turn.input_tokens:
+            return turn, index
+        index += turn.kind in MODEL_TURNS
+    raise _Unavailable(NOT_ENDED)
+
+
+def _input_tokens_of(compared: Response, usage_index: int) -> int:
+    if compared.usage_per_turn is not UNSET:
+        return compared.usage_per_turn[usage_index].input_tokens
+    return 0 if compared.usage is None else compared.usage.input_tokens
+
+
+def _output_before_answer(compared: Response) -> Sequence[AnyItem]:
+    """Return the items that were there before the model's first answer."""
+
+    def is_before(item: AnyItem) -> bool:
+        if isinstance(item, McpCall):
+            return item.approval_request_id is not None
+        return isinstance(item, Compaction | McpListTools)
+
+    return list(takewhile(is_before, compared.output))
+
+
+def _compactions_in(conversation: Iterable[AnyItem]) -> frozenset[str]:
+    return frozenset(
+        item.encrypted_content for item in conversation if isinstance(item, Compaction)
+    )
+
+
+def digest_of_salt(request: CreateResponse, turn: Turn) -> str:
+    """Return a digest of the salt, "" if the client named none."""
+    if request.cache_salt is None or turn.cache_salt is None:
+        return ""
+    return digest_of(turn.cache_salt.encode()).hex()
+
+
+def _parts_of(
+    turn: Turn,
+    token_ids: Sequence[int],
+    request: CreateResponse,
+    *,
+    salt: str,
+    dropped: int,
+    compactions: frozenset[str],
+) -> PromptParts:
+    text = request.text or TextParams()
+    return PromptParts(
+        model=turn.model,
+        token_ids=token_ids,
+        salt=salt,
+        tools=turn.tools,
+        choice=turn.choice,
+        text_format=turn.text.format,
+        effort=turn.effort,
+        verbosity=text.verbosity or "medium",
+        instructions=request.instructions,
+        items=turn.items,
+        dropped=dropped,
+        compactions=compactions,
+    )
