@@ -14,7 +14,7 @@ from antiphon.application.input.submission import Submission
 from antiphon.application.ports import Clock, NewId, StoredItem
 from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import Reservation, RunCharge
-from antiphon.application.runs.diagnose_cache import digest_of_salt
+from antiphon.application.runs.diagnose_cache import digest_of_extras, digest_of_salt
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import PlanTurns, Turns
@@ -100,8 +100,9 @@ class PrepareResponse:
             submission.context, caller, server=self._owner, background=bool(request.background)
         )
         turn = await self._prepare_turn(submission)
-        if request.cache_salt is not None:
-            recorder.salt_cache(digest_of_salt(request, turn.turn))
+        recorder.digest_prompt(
+            salt=digest_of_salt(request, turn.turn), extras=digest_of_extras(request)
+        )
         if turn.answered_calls:
             await self._check_answers(submission, turn)
         response = response_of(

@@ -29,7 +29,6 @@ from antiphon.application.ports import (
 )
 from antiphon.application.responses.prepare import PreparedResponse
 from antiphon.application.runs.active_runs import ActiveRuns, cancel_once
-from antiphon.application.runs.diagnose_cache import compared_id
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.logprob_budget import LogprobBudget
@@ -234,7 +233,7 @@ class StartResponse:
             with_metrics=METRICS in (request.include or ()),
             logprobs=LogprobBudget() if wants_logprobs(request) else None,
             steers=prepared.submission.steers,
-            is_diagnosed=compared_id(request) is not None,
+            is_diagnosed=request.comparison_response_id is not None,
         )
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:

@@ -69,6 +69,10 @@ OTHER_PROMPT = (
     "The other prompt cannot be made again: it had {recorded} tokens, and would have {rendered} "
     "now. The store may lack a part of it, or the server's settings have changed."
 )
+OTHER_EXTRAS = (
+    "One of the requests had another 'chat_template_kwargs', 'previous_input_messages' or "
+    "'raw_prompt'. Responses do not keep these."
+)
 TOO_SLOW = "The comparison took too long."
 
 
@@ -109,7 +113,7 @@ class DiagnoseCache:
 
         `compacts`: the response has compacted its conversation before.
         """
-        response_id = compared_id(submission.request) or ""
+        response_id = submission.request.comparison_response_id or ""
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
@@ -156,10 +160,13 @@ class DiagnoseCache:
             ),
         )
         answer, usage_index = _first_answer(compared)
-        salt = "" if compared.metrics is UNSET else compared.metrics.cache_salt
+        metrics = compared.metrics
+        salt, extras = ("", "") if metrics is UNSET else (metrics.cache_salt, metrics.prompt_extras)
         before = PromptParts(model=answer.model or compared.model, token_ids=(), salt=salt)
         if reason := has_other_cache(before, now.parts):
             return _miss(response_id, reason, _field_of(reason), compared_tokens=0, now=now.parts)
+        if extras != digest_of_extras(request):
+            raise _Unavailable(OTHER_EXTRAS)
         earlier = await self._render_again(submission, compared, answer, usage_index)
         return await _diagnose(response_id, earlier, now)
 
@@ -203,12 +210,6 @@ class DiagnoseCache:
                 compactions=_compactions_in(prepared.conversation),
             ),
         )
-
-
-def compared_id(request: CreateResponse) -> str | None:
-    """Return the id of the response with whose prompt the client wants this one's compared."""
-    options = request.prompt_cache_options
-    return None if options is None else options.comparison_response_id
 
 
 def is_answer(turn: ModelTurn) -> bool:
@@ -317,8 +318,7 @@ def _field_of(reason: str) -> str:
 
 
 def _request_of(request: CreateResponse, compared: Response) -> CreateResponse:
-    """Return a request for the prompt of `compared`: what its response does not tell, such as
-    `chat_template_kwargs`, is as in the `request` that asks."""
+    """Return a request for the prompt of `compared`; the extras are those of `request`."""
     context = compared.reasoning.context
     return replace(
         request,
@@ -386,6 +386,14 @@ def digest_of_salt(request: CreateResponse, turn: Turn) -> str:
     if request.cache_salt is None or turn.cache_salt is None:
         return ""
     return digest_of(turn.cache_salt.encode()).hex()
+
+
+def digest_of_extras(request: CreateResponse) -> str:
+    """Return a digest of the fields that change the prompt and are not echoed, "" without any."""
+    extras = (request.chat_template_kwargs, request.previous_input_messages, request.raw_prompt)
+    if not any(extras):
+        return ""
+    return digest_of(repr(extras).encode("utf-8", "backslashreplace")).hex()
 
 
 def _parts_of(

@@ -18,7 +18,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.submission import Submission
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.progress.run_progress import RunProgress
-from antiphon.application.runs.diagnose_cache import Diagnosis, compared_id
+from antiphon.application.runs.diagnose_cache import Diagnosis
 from antiphon.application.runs.jobs import Job, Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
@@ -171,7 +171,7 @@ class RestoreRun:
             with_messages=request is not None and bool(request.enable_response_messages),
             with_metrics=request is not None and METRICS in (request.include or ()),
             logprobs=LogprobBudget() if request is not None and wants_logprobs(request) else None,
-            is_diagnosed=request is not None and compared_id(request) is not None,
+            is_diagnosed=request is not None and request.comparison_response_id is not None,
         )
         return RestoredRun(run=run, events=events or (), failure=failure, progress=progress)
 

@@ -33,7 +33,6 @@ from antiphon.application.ports import (
 from antiphon.application.runs.diagnose_cache import (
     DiagnoseCache,
     Diagnosis,
-    compared_id,
     is_answer,
 )
 from antiphon.application.runs.prepare_turn import PreparedTurn
@@ -387,7 +386,7 @@ class PlanTurns:
             recorder.trace = trace
             turn = replace(prepared.turn, trace_steps=trace.max_steps)
             prepared = replace(prepared, turn=turn)
-        diagnose = None if compared_id(request) is None else self._diagnose
+        diagnose = None if request.comparison_response_id is None else self._diagnose
         if diagnose is not None and not prepared.turn.trace_steps:  # the transcript has the tokens
             prepared = replace(prepared, turn=replace(prepared.turn, trace_steps=1))
         plan = await plan_of(submission, prepared)

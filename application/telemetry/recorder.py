@@ -171,9 +171,10 @@ class RunRecorder:
         """Record which fields of the request have no effect."""
         self._metrics = replace(self._metrics, ignored=tuple(fields))
 
-    def salt_cache(self, digest: str) -> None:
-        """Record a digest of the salt that the client has named for the prompt cache."""
-        self._metrics = replace(self._metrics, cache_salt=digest)
+    def digest_prompt(self, *, salt: str, extras: str) -> None:
+        """Record digests of what changes the prompt, or its cache, and is not echoed."""
+        if salt or extras:
+            self._metrics = replace(self._metrics, cache_salt=salt, prompt_extras=extras)
 
     def compare_prompts(self, comparison: PromptComparison) -> None:
         """Record how the response's prompt compares with another's."""

@@ -7,10 +7,10 @@ here; decoding.py decodes them one by one, so that nothing a client sent is lost
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Long, Many, Name, StopString, Text, TokenId
 from antiphon.domain.history.tool_uses import ClearToolUses
@@ -205,9 +205,24 @@ class SharedFields(Struct, frozen=True, kw_only=True):
     vllm_xargs: Json | None = None
     watermarking: bool | None = None
 
+    @property
+    def comparison_response_id(self) -> str | None:
+        """The response with whose prompt the client wants this one's compared."""
+        options = self.prompt_cache_options
+        return None if options is None else options.comparison_response_id
+
     def shared(self) -> dict[str, Any]:
-        """Return the values of these fields alone, by their names."""
-        return {name: getattr(self, name) for name in SharedFields.__struct_fields__}
+        """Return the values of these fields alone, by their names; only Responses are compared."""
+        values = {name: getattr(self, name) for name in SharedFields.__struct_fields__}
+        if self.comparison_response_id is not None:
+            options = structs.replace(values["prompt_cache_options"], comparison_response_id=None)
+            values["prompt_cache_options"] = options
+        return values
+
+    def unshared(self) -> Iterator[str]:
+        """Yield the paths of the values that `shared` leaves out."""
+        if self.comparison_response_id is not None:
+            yield "prompt_cache_options.comparison_response_id"
 
 
 class CreateResponse(SharedFields, frozen=True, kw_only=True):

@@ -97,9 +97,10 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     servers that did. `received_at`: its request had arrived. `admitted_at`: it
     was its turn to run. `phase` says what it is doing; a response that waits, or that another
     server runs, is known by its status alone. `ignored` names the fields of the request without
-    effect. `cache_salt` is a digest of the request's own salt, if it has one. `prompt_comparison`
-    compares its prompt with another response's. `store_seconds` is what its writes to the store
-    took before the last one, and `store_failures` how many of them failed.
+    effect. `cache_salt` is a digest of the request's own salt, `prompt_extras` one of its fields
+    that change the prompt and are not echoed, each "" if it has none. `prompt_comparison` compares
+    its prompt with another response's. `store_seconds` is what its writes to the store took before
+    the last one, and `store_failures` how many of them failed.
     """
 
     key_id: str = ""
@@ -118,6 +119,7 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     turns: tuple[TurnMetrics, ...] = ()
     ignored: tuple[str, ...] = ()
     cache_salt: str = ""
+    prompt_extras: str = ""
     prompt_comparison: PromptComparison | None = None
     store_seconds: float = 0.0
     store_failures: int = 0

@@ -164,6 +164,7 @@ def _check(chat: ChatRequest) -> None:
 
 
 def _ignored(chat: ChatRequest) -> Iterator[str]:
+    yield from chat.unshared()
     for name, harmless in HARMLESS.items():
         if (value := getattr(chat, name)) is not None and value not in harmless:
             yield name

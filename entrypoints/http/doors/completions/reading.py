@@ -139,6 +139,7 @@ def _check(sent: CompletionRequest, answers: int) -> None:
 
 
 def _ignored(sent: CompletionRequest) -> Iterator[str]:
+    yield from sent.unshared()
     names: Sequence[str] = ("store", *WITHOUT_EFFECT)
     yield from (name for name in names if getattr(sent, name))
     options = sent.stream_options

@@ -121,7 +121,7 @@ def _read(
             "include": (SEALED,),
         }
     )
-    ignored = filter(None, (ignored_by(sent, efforts), *tools.ignored))
+    ignored = filter(None, (ignored_by(sent, efforts), *sent.unshared(), *tools.ignored))
     return IncomingRequest(
         decoded=DecodedRequest(
             request=request,
