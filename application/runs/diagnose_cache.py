@@ -1,9 +1,9 @@
 """Diagnose the prompt cache: compare a response's prompt with that of an earlier response
 (docs/reference/api.md#prompt-cache-diagnostics).
 
-No prompt is stored for this. The earlier one is rendered again from what the store has of its
-response, at the time and with the model that it had. It counts only if it has as many tokens as
-were counted then. So requests that compare nothing pay nothing.
+No prompt is stored for this, so requests that compare nothing pay nothing. The earlier prompt is
+rendered again from what the store has of its response, for the time and the model that it had. If
+no trace has its tokens, it counts only if it has as many as were counted then.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from antiphon.application.input.items import to_stored_item
 from antiphon.application.input.submission import Submission
 from antiphon.application.ports import Model, ModelTurn, RenderedTurn, ResponseStore, Turn
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
-from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.lru_cache import digest_of
+from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.domain.errors import AntiphonError, NotFound, RequestError
 from antiphon.domain.history import conversation as c
 from antiphon.domain.items import AnyItem, Compaction, McpCall, McpListTools
@@ -40,24 +41,25 @@ from antiphon.domain.responses.cache_diagnostics import (
     CacheMiss,
     ComparisonResponseNotFound,
     DiagnosticsUnavailable,
+    MissReason,
     Part,
     PromptComparison,
     PromptParts,
     changed_parts,
-    compare,
+    first_other_image,
     has_other_cache,
     reason_of,
 )
 from antiphon.domain.responses.metrics import MODEL_TURNS, TurnMetrics
 from antiphon.domain.responses.response import Response
-from antiphon.domain.responses.traces import compare_prefix
+from antiphon.domain.responses.traces import PrefixComparison, compare_prefix
 
 logger = logging.getLogger("antiphon.runs")
 
 TIMEOUT_S = 10.0
 """The response has been written: its end waits no longer than this."""
 
-MAX_DIAGNOSES_OF_TENANT = 2
+MAX_DIAGNOSES, MAX_DIAGNOSES_OF_TENANT = 8, 2
 """At a time: each of them holds a history and some prompts."""
 
 ANSWERS = frozenset({"answer", "warm_up"})
@@ -73,6 +75,7 @@ OTHER_EXTRAS = (
     "One of the requests had another 'chat_template_kwargs', 'previous_input_messages' or "
     "'raw_prompt'. Responses do not keep these."
 )
+OTHER_IMAGE = "An image is another one, and the prompt cannot be made without it."
 TOO_SLOW = "The comparison took too long."
 
 
@@ -99,12 +102,18 @@ class DiagnoseCache:
     """Says of a response's first answer what the cache could have from an earlier response."""
 
     def __init__(
-        self, prepare_turn: PrepareTurn, store: ResponseStore, *, timeout_s: float = TIMEOUT_S
+        self,
+        prepare_turn: PrepareTurn,
+        store: ResponseStore,
+        traces: KeepTraces | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._prepare_turn = prepare_turn
         self._store = store
+        self._traces = traces
         self._timeout_s = timeout_s
-        self._slots = FairQueue(UNBOUNDED, per_tenant=MAX_DIAGNOSES_OF_TENANT)
+        self._slots = FairQueue(MAX_DIAGNOSES, per_tenant=MAX_DIAGNOSES_OF_TENANT)
 
     async def __call__(
         self, submission: Submission, prepared: PreparedTurn, turn: ModelTurn, *, compacts: bool
@@ -164,7 +173,14 @@ class DiagnoseCache:
         salt, extras = ("", "") if metrics is UNSET else (metrics.cache_salt, metrics.prompt_extras)
         before = PromptParts(model=answer.model or compared.model, token_ids=(), salt=salt)
         if reason := has_other_cache(before, now.parts):
-            return _miss(response_id, reason, _field_of(reason), compared_tokens=0, now=now.parts)
+            nothing = PrefixComparison(
+                previous_response_id=response_id,
+                parent_tokens=_input_tokens_of(compared, usage_index),
+                prompt_tokens=len(now.parts.token_ids),
+                shared_tokens=0,
+                differs_at=0,
+            )
+            return _miss(nothing, reason, _field_of(reason))
         if extras != digest_of_extras(request):
             raise _Unavailable(OTHER_EXTRAS)
         earlier = await self._render_again(submission, compared, answer, usage_index)
@@ -195,21 +211,29 @@ class DiagnoseCache:
         rendered = await prepared.model.render(turn)
         if rendered is None:
             raise _Unavailable(NO_TOKENS)
-        recorded, tokens = _input_tokens_of(compared, usage_index), len(rendered.token_ids)
-        if recorded != tokens:
-            raise _Unavailable(OTHER_PROMPT.format(recorded=recorded, rendered=tokens))
+        token_ids = await self._traced_tokens(submission.caller.tenant, compared.id)
+        if not token_ids:
+            token_ids, recorded = rendered.token_ids, _input_tokens_of(compared, usage_index)
+            if recorded != len(token_ids):
+                raise _Unavailable(OTHER_PROMPT.format(recorded=recorded, rendered=len(token_ids)))
         return _Prompt(
             model=prepared.model,
             turn=rendered.turn,
             parts=_parts_of(
                 rendered.turn,
-                rendered.token_ids,
+                token_ids,
                 request,
                 salt="",
                 dropped=len(prepared.turn.items) - len(rendered.turn.items),
                 compactions=_compactions_in(prepared.conversation),
             ),
         )
+
+    async def _traced_tokens(self, tenant: str, response_id: str) -> Sequence[int]:
+        """Return the prompt's tokens if a trace has them, else none."""
+        trace = None if self._traces is None else await self._traces.load(tenant, response_id)
+        turns = () if trace is None else trace.turns
+        return next((turn.prompt_token_ids for turn in turns if turn.kind in ANSWERS), ())
 
 
 def is_answer(turn: ModelTurn) -> bool:
@@ -219,41 +243,48 @@ def is_answer(turn: ModelTurn) -> bool:
 
 async def _diagnose(response_id: str, before: _Prompt, now: _Prompt) -> Diagnosis:
     """Compare two prompts of one model."""
-    prefix, is_hit = compare(response_id, before.parts, now.parts)
-    if is_hit:
-        comparison = PromptComparison(
-            response_id=response_id,
-            result="cache_hit",
-            compared_tokens=prefix.parent_tokens,
-            prompt_tokens=prefix.prompt_tokens,
-            shared_tokens=prefix.shared_tokens,
-        )
-        return Diagnosis(diagnostics=CacheHit(), comparison=comparison)
-    parts = changed_parts(before.parts, now.parts)
-    undone = {part: await _shared_without([part], before, now) for part in parts}
-    all_undone = await _shared_without(parts, before, now) if len(parts) > 1 else 0
-    reason, part = reason_of(
-        before.parts, now.parts, prefix.shared_tokens, undone=undone, all_undone=all_undone
-    )
-    return _miss(
-        response_id,
-        reason,
-        part,
+    tokens = before.parts.token_ids
+    prefix = compare_prefix(response_id, tokens, now.parts.token_ids)
+    image = first_other_image(before.parts, now.parts)
+    if image is not None:
+        index, items_without_it = image
+        at = await _shared_with(now.parts.token_ids, now, items=items_without_it)
+        if at is None:
+            raise _Unavailable(OTHER_IMAGE)
+        if at < prefix.shared_tokens:
+            prefix = replace(prefix, shared_tokens=at, differs_at=at)
+            return _miss(prefix, "input_changed", f"input[{index}]")
+    is_hit = prefix.shared_tokens == min(prefix.parent_tokens, prefix.prompt_tokens)
+    parts = [] if is_hit else changed_parts(before.parts, now.parts)
+    undone = {
+        part: await _shared_with(tokens, now, **_undo([part], before, now)) or 0 for part in parts
+    }
+    all_undone = 0
+    if len(parts) > 1:
+        all_undone = await _shared_with(tokens, now, **_undo(parts, before, now)) or 0
+    found = reason_of(before.parts, now.parts, prefix, undone=undone, all_undone=all_undone)
+    if found is not None:
+        return _miss(prefix, *found)
+    comparison = PromptComparison(
+        response_id=response_id,
+        result="cache_hit",
         compared_tokens=prefix.parent_tokens,
-        now=now.parts,
+        prompt_tokens=prefix.prompt_tokens,
         shared_tokens=prefix.shared_tokens,
     )
+    return Diagnosis(diagnostics=CacheHit(), comparison=comparison)
 
 
-async def _shared_without(parts: Sequence[Part], before: _Prompt, now: _Prompt) -> int:
-    """Return how many tokens both prompts would share if these parts had not been changed."""
-    turn = replace(now.turn, truncate=False, **_undo(parts, before, now))
+async def _shared_with(token_ids: Sequence[int], now: _Prompt, **changes: Any) -> int | None:
+    """Return how many of the tokens the prompt would begin with if its turn were changed; None if
+    it could not be."""
+    turn = replace(now.turn, truncate=False, **changes)
     try:
         rendered: RenderedTurn | None = await now.model.render(turn)
     except RequestError:  # the items may need the new tools, or be too long with the old ones
-        return 0
+        return None
     tokens = () if rendered is None else rendered.token_ids
-    return compare_prefix("", before.parts.token_ids, tokens).shared_tokens
+    return compare_prefix("", token_ids, tokens).shared_tokens
 
 
 def _undo(parts: Sequence[Part], before: _Prompt, now: _Prompt) -> Mapping[str, Any]:
@@ -273,31 +304,23 @@ def _undo(parts: Sequence[Part], before: _Prompt, now: _Prompt) -> Mapping[str, 
     return changes
 
 
-def _miss(
-    response_id: str,
-    reason: Any,
-    part: str,
-    *,
-    compared_tokens: int,
-    now: PromptParts,
-    shared_tokens: int = 0,
-) -> Diagnosis:
-    tokens = len(now.token_ids)
+def _miss(prefix: PrefixComparison, reason: MissReason, part: str) -> Diagnosis:
+    shared = prefix.shared_tokens
     return Diagnosis(
         diagnostics=CacheMiss(
             reason=reason,
-            cache_missed_tokens=tokens - shared_tokens,
-            comparison_reusable_tokens=shared_tokens,
+            cache_missed_tokens=prefix.prompt_tokens - shared,
+            comparison_reusable_tokens=shared,
         ),
         comparison=PromptComparison(
-            response_id=response_id,
+            response_id=prefix.previous_response_id,
             result="cache_miss",
             reason=reason,
             part=part,
-            compared_tokens=compared_tokens,
-            prompt_tokens=tokens,
-            shared_tokens=shared_tokens,
-            differs_at=shared_tokens,
+            compared_tokens=prefix.parent_tokens,
+            prompt_tokens=prefix.prompt_tokens,
+            shared_tokens=shared,
+            differs_at=shared,
         ),
     )
 
@@ -310,7 +333,7 @@ def _without_tokens(
     return Diagnosis(diagnostics=diagnostics, comparison=comparison)
 
 
-def _field_of(reason: str) -> str:
+def _field_of(reason: MissReason) -> str:
     return "model" if reason == "model_changed" else "cache_salt"
 
 

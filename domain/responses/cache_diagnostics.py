@@ -7,15 +7,17 @@ changed, it is the change without which the prompts would be the same for longer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from antiphon.domain.content import InputImage
 from antiphon.domain.items import Item
 from antiphon.domain.json import Json
-from antiphon.domain.responses.traces import PrefixComparison, compare_prefix
+from antiphon.domain.responses.traces import PrefixComparison
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
 OPENING_TOKENS = 16
@@ -148,48 +150,59 @@ def has_other_cache(before: PromptParts, after: PromptParts) -> MissReason | Non
     return "prompt_cache_key_changed" if before.salt != after.salt else None
 
 
-def compare(
-    response_id: str, before: PromptParts, after: PromptParts
-) -> tuple[PrefixComparison, bool]:
-    """Compare the tokens of a prompt with those of `response_id`; return whether they are a hit."""
-    prefix = compare_prefix(response_id, before.token_ids, after.token_ids)
-    shorter = min(len(before.token_ids), len(after.token_ids))
-    if prefix.shared_tokens == shorter:
-        return prefix, True
-    if prefix.shared_tokens < shorter - OPENING_TOKENS:
-        return prefix, False
-    is_same = not changed_parts(before, after) and not _is_shortened(before, after)
-    return prefix, is_same and _first_other_item(before, after) is None
-
-
 def reason_of(
     before: PromptParts,
     after: PromptParts,
-    shared_tokens: int,
+    prefix: PrefixComparison,
     *,
     undone: Mapping[Part, int],
     all_undone: int,
-) -> tuple[MissReason, str]:
-    """Return why two prompts differ after `shared_tokens`, and the part in which they do.
+) -> tuple[MissReason, str] | None:
+    """Return why the prompts of `prefix` differ, and the part in which they do; None for a hit.
 
     `undone` tells of each changed part how many tokens would be shared if it were as before, and
     `all_undone` if all of them were.
     """
-    for part in undone:
-        if undone[part] > shared_tokens:
-            return REASONS[part], _place_in(part, before, after)
-    if all_undone > shared_tokens:  # several changes at the same token
+    shared, shorter = prefix.shared_tokens, min(prefix.parent_tokens, prefix.prompt_tokens)
+    if shared == shorter:
+        return None
+    part = next((part for part in undone if undone[part] > shared), None)
+    if part is None and all_undone > shared:  # several changes at the same token
         part = next(iter(undone))
+    if part is not None:
         return REASONS[part], _place_in(part, before, after)
     first_other = _first_other_item(before, after)
     place = RENDERING if first_other is None else f"input[{first_other}]"
-    if _is_shortened(before, after):
+    if before.compactions != after.compactions or before.dropped != after.dropped:
         return "context_compacted", place
+    if first_other is None and shared >= shorter - OPENING_TOKENS:
+        return None
     return "input_changed", place
 
 
-def _is_shortened(before: PromptParts, after: PromptParts) -> bool:
-    return before.compactions != after.compactions or before.dropped != after.dropped
+def first_other_image(before: PromptParts, after: PromptParts) -> tuple[int, list[Item]] | None:
+    """Return where the first image is that is another one in `after`, and its items without it.
+
+    Other pictures of one size have the same tokens, and caches tell them apart all the same. The
+    place is the index of an item. None if all images of one prompt are those of the other.
+    """
+    pairs = zip(_images_in(before.items), _images_in(after.items), strict=False)
+    found = next((b for a, b in pairs if a[2].image_url != b[2].image_url), None)
+    if found is None:
+        return None
+    index, field, image = found
+    item = after.items[index]
+    rest = tuple(part for part in getattr(item, field) if part is not image)
+    return index, [*after.items[:index], replace(item, **{field: rest}), *after.items[index + 1 :]]
+
+
+def _images_in(items: Sequence[Item]) -> Iterator[tuple[int, str, InputImage]]:
+    """Yield the images with the indices of their items, and the fields that hold them."""
+    for index, item in enumerate(items):
+        for field in ("content", "output"):
+            parts = getattr(item, field, None)
+            if isinstance(parts, tuple | list):
+                yield from ((index, field, part) for part in parts if isinstance(part, InputImage))
 
 
 def _place_in(part: Part, before: PromptParts, after: PromptParts) -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai.types.responses import Response
 from tests.http.conftest import MODELS, create, script, stream, text_of, wait_until
+from tests.http.requests.test_media import data_url, png
 from tests.http.wire.websocket_client import Client, url_of
+from tests.support import fake_mcp_server
+from tests.upstreams.chat_server import MODEL, scripted_chat_server
 from websockets.sync.client import connect
+
+from antiphon.adapters.formats.chat_template.scripted.markup import IMAGE
 
 Json = dict[str, Any]
 Edit = Callable[[Json], None]
@@ -83,6 +89,7 @@ def with_first(item: Json) -> Edit:
     return lambda body: body["input"].insert(0, item)
 
 
+SITE = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
 SCHEMA = {"type": "json_schema", "name": "n", "schema": {"type": "object", "properties": {}}}
 TOOLS = [tool("weather"), tool("time")]
 MISSES: dict[str, tuple[Edit, str, str]] = {
@@ -447,3 +454,112 @@ def test_other_apis_name_it_as_ignored(http: httpx.Client, path: str) -> None:
     assert answer.status_code == 200, answer.text
     field = "prompt_cache_options.comparison_response_id"
     assert field in answer.headers["x-antiphon-ignored"]
+
+
+# --- images, tools of servers, other models -------------------------------------------------------
+
+
+def test_another_image_of_the_same_size_is_another_prompt(http: httpx.Client) -> None:
+    def looks_at(shade: int) -> Json:
+        image = {"type": "input_image", "image_url": data_url(png(shade=shade))}
+        content = [{"type": "input_text", "text": "Look:"}, image]
+        return {"role": "user", "content": content}
+
+    before = first_request("scripted-chat")
+    before["input"].insert(1, looks_at(1))
+    first = create(http, **before)
+    same = next_request(before, first)
+    assert create(http, **same)["prompt_cache_diagnostics"] == {"type": "cache_hit"}
+    body = next_request(before, first)
+    body["input"][1] = looks_at(2)
+    second = create(http, **body)
+    told, comparison = second["prompt_cache_diagnostics"], second["metrics"]["prompt_comparison"]
+    assert (told["reason"], comparison["part"]) == ("input_changed", "input[1]")
+    assert tokens_of(first) == tokens_of(second)[: len(tokens_of(first))]
+    assert told["comparison_reusable_tokens"] == tokens_of(second).index(IMAGE)
+
+
+@pytest.mark.slow
+def test_tools_that_a_server_lists_are_compared(serve: Any, model: str) -> None:
+    with fake_mcp_server.site() as site, serve(**SITE) as server:
+        http = httpx.Client(base_url=server.api, timeout=20)
+        tools = [{
+            "type": "mcp", "server_label": "calc", "server_url": f"{site.origin}/mcp",
+            "require_approval": "never",
+        }]  # fmt: skip
+        add = {"mcp": "add", "args": {"a": 2, "b": 40}}
+        with http:
+            first = create(http, model=model, input=script(add, {"say": "42"}), tools=tools)
+            fields: Json = {
+                "model": model,
+                "input": script({"say": "Well."}),
+                "previous_response_id": first["id"],
+                "prompt_cache_options": {"comparison_response_id": first["id"]},
+            }
+            second = create(http, **fields, tools=tools)
+            tools[0]["allowed_tools"] = ["add"]  # type: ignore[assignment]
+            third = create(http, **fields, tools=tools)
+    assert second["prompt_cache_diagnostics"] == {"type": "cache_hit"}
+    assert third["prompt_cache_diagnostics"]["reason"] == "tools_changed"
+
+
+SEVERAL = """\
+[[models]]
+name = "quick"
+engine = "scripted"
+
+[[models]]
+name = "deep"
+engine = "scripted"
+format = "harmony"
+fallback = ["quick"]
+
+[[models]]
+name = "far"
+engine = "chat"
+url = "{url}"
+model = "{model}"
+"""
+
+
+@pytest.mark.slow
+def test_the_model_that_ran_counts_and_texts_have_no_tokens(serve: Any, tmp_path: Path) -> None:
+    with scripted_chat_server() as upstream:
+        file = tmp_path / "several.toml"
+        text = SEVERAL.format(url=upstream.url("openai"), model=MODEL)
+        file.write_text(text, encoding="utf-8")
+        with serve(config=file) as server, httpx.Client(base_url=server.api, timeout=20) as http:
+            first = create(http, model="deep", input=script({"say": "a"}))
+            deep = {"model": "deep", "input": script({"say": "b"})}
+            assert compared(http, first["id"], **deep)["reason"] == "input_changed"
+            far = create(http, model="far", input=script({"say": "a"}))
+            assert compared(http, far["id"], model="far") == {"type": "unavailable"}
+            for each in server.container.supervised_models():
+                if each.names[0] == "deep":
+                    each._model._engine._die("no GPU")
+            fallen = create(http, **deep)
+            assert compared(http, first["id"], **deep)["reason"] == "model_changed"
+            same = compared(http, fallen["id"], **deep)
+            assert same == {"type": "cache_hit"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_traces", ["off", "all"])
+def test_a_trace_has_the_tokens_of_a_prompt_that_is_not_whole(
+    serve: Any, model: str, keep_traces: str
+) -> None:
+    with serve(keep_traces=keep_traces) as server:
+        http = httpx.Client(base_url=server.api, timeout=20)
+        with http:
+            items = [{"type": "message", **user("We have three herons.")}]
+            conversation = http.post("/conversations", json={"items": items}).json()["id"]
+            fields: Json = {"model": model, "conversation": conversation}
+            first = create(http, **fields, input=script({"say": "One."}))
+            path = f"/conversations/{conversation}/items"
+            [*_, item] = http.get(path).json()["data"]
+            assert http.delete(f"{path}/{item['id']}").status_code == 200
+            told = compared(http, first["id"], **fields, input=script({"say": "Two."}))
+    if keep_traces == "off":
+        assert told == {"type": "unavailable"}
+    else:
+        assert (told["type"], told["reason"]) == ("cache_miss", "input_changed")
