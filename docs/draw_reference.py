@@ -25,6 +25,7 @@ from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS
 from antiphon.domain.requests import decisions
 from antiphon.domain.requests import request as requests
+from antiphon.domain.responses.cache_diagnostics import PromptComparison
 from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.responses.response import Response
 from antiphon.domain.retrieval import embeddings, vector_stores
@@ -46,6 +47,7 @@ METRICS: Mapping[str, type[Struct]] = {
     "response": ResponseMetrics,
     "turn": TurnMetrics,
     "tool_call": ToolCallMetrics,
+    "prompt": PromptComparison,
 }
 
 Row = Sequence[str]

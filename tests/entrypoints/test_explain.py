@@ -62,6 +62,31 @@ def test_a_response_is_explained_and_replayed(serve: Any, tmp_path: Path) -> Non
     assert "version" in broken.stderr
 
 
+def test_an_explanation_says_what_the_prompt_cache_could_reuse(serve: Any) -> None:
+    with serve(store="sqlite") as server:
+        with httpx.Client(base_url=server.api, timeout=15) as http:
+            first = create(http, **FIELDS, instructions="Be kind.")
+            options = {"comparison_response_id": first["id"]}
+            body = {**FIELDS, "prompt_cache_options": options}
+            hit = create(http, **body, instructions="Be kind.")
+            miss = create(http, **body, instructions="Be curt.")
+            lost = create(http, **FIELDS, prompt_cache_options={"comparison_response_id": "x"})
+        lines = [
+            next(line for line in explained.stdout.splitlines() if line.startswith("prompt cache"))
+            for each in (hit, miss, lost)
+            if (explained := antiphon("explain", each["id"], "--url", server.api))
+        ]
+    at = miss["prompt_cache_diagnostics"]["comparison_reusable_tokens"]
+    tokens = miss["usage"]["input_tokens"]
+    assert lines == [
+        f"prompt cache: hit: the prompt continues {first['id']}, which has {tokens} tokens: "
+        f"{tokens} are shared",
+        f"prompt cache: miss: input_changed: instructions differs from {first['id']} at token {at} "
+        f"of {tokens}",
+        "prompt cache: there is no response x to compare",
+    ]
+
+
 def test_a_response_is_explained_from_its_store(serve: Any, tmp_path: Path) -> None:
     with (
         serve(keep_traces="all", store="sqlite") as server,

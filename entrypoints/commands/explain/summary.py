@@ -43,6 +43,8 @@ def _summary(bundle: Json) -> Iterator[str]:
         yield f"trace: {len(traces)} turns, {len(bundle['events'])} events"
     if prefix := bundle.get("prefix"):
         yield _prefix(prefix)
+    if comparison := metrics.get("prompt_comparison"):
+        yield _comparison(comparison)
     for reason in bundle["missing"]:
         yield f"missing: {reason}"
 
@@ -141,6 +143,24 @@ def _prefix(prefix: Json) -> str:
         f"prefix: the prompt differs from {prefix['previous_response_id']} at token "
         f"{prefix['differs_at']}: {shared} are shared"
     )
+
+
+def _comparison(comparison: Json) -> str:
+    """Return what the prompt cache could have from the response that the client named."""
+    response_id, shared = comparison["response_id"], comparison.get("shared_tokens", 0)
+    match comparison["result"]:
+        case "cache_hit":
+            found = f"{comparison['compared_tokens']} tokens: {shared} are shared"
+            return f"prompt cache: hit: the prompt continues {response_id}, which has {found}"
+        case "cache_miss":
+            return (
+                f"prompt cache: miss: {comparison['reason']}: {comparison['part']} differs from "
+                f"{response_id} at token {comparison['differs_at']} of "
+                f"{comparison['prompt_tokens']}"
+            )
+        case "comparison_response_not_found":
+            return f"prompt cache: there is no response {response_id} to compare"
+    return f"prompt cache: not compared with {response_id}: {comparison['unavailable']}"
 
 
 def _replay_lines(replayed: Replay) -> Iterator[str]:

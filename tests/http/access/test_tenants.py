@@ -293,6 +293,17 @@ def test_no_message_on_a_websocket_refers_to_a_foreign_object(
     assert json.loads(answers[0])["type"] == "error"
 
 
+def test_no_prompt_is_compared_with_a_foreign_one(house: House, objects: Mapping[str, str]) -> None:
+    def compare(http: httpx.Client, known: str) -> Any:
+        options = {"comparison_response_id": known}
+        return create(http, **_body(prompt_cache_options=options))["prompt_cache_diagnostics"]
+
+    known = objects["response"]
+    assert compare(house.also_ours, known)["type"] == "cache_miss"
+    for each in (known, unknown(known)):
+        assert compare(house.theirs, each) == {"type": "comparison_response_not_found"}
+
+
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_an_item_of_a_foreign_conversation_is_unknown(
     house: House, objects: Mapping[str, str], method: str
