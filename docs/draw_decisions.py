@@ -23,7 +23,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Architecture": (1, 5, 6, 13, 27, 68, 91, 135, 144, 145),
     "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56),
     "Models, prompts and formats": (
-        *(9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132, 142, 143),
+        *(9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132, 142, 143, 149),
     ),
     "Engines and models": (87, 88, 89, 90, 92, 94, 137, 141),
     "Input and history": (12, 14, 16, 20, 23),

@@ -89,3 +89,13 @@ async def test_the_variables_of_a_request_go_before_those_of_its_effort() -> Non
         template_kwargs={"thinking": 1, "x": 2},
     )
     assert tokenizer.decode((await renderer.render(turn)).token_ids) == "high 1 2"
+
+
+async def test_a_prompt_tells_the_day_for_which_it_is_rendered() -> None:
+    template = ChatTemplate({"default": "{{ strftime_now('%Y') }}"}, {})
+    tokenizer = WordTokenizer(["<unused>"])
+    renderer = TemplateRenderer(template, tokenizer, FAMILIES["plain"])
+    turn = Turn(
+        model="m", items=[i.Message(role="user", content="?")], rendered_at=86_400.0 * 365 * 3
+    )
+    assert tokenizer.decode((await renderer.render(turn)).token_ids) == "1972"

@@ -62,6 +62,11 @@ def test_every_effort_becomes_one_that_the_model_knows(
     assert f"\nReasoning: {written}\n" in prompt_text(a_turn(items=(HELLO,), effort=effort))
 
 
+def test_a_prompt_tells_the_day_for_which_it_is_rendered(prompt_text: PromptText) -> None:
+    assert "Current date: 2026-11-20\n" in prompt_text(a_turn())
+    assert "Current date: 1970-01-02\n" in prompt_text(a_turn(rendered_at=86_400.0))
+
+
 def test_instructions_and_leading_system_messages_are_one_message(prompt_text: PromptText) -> None:
     items = (
         i.Message(role="system", content="Second."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.upstreams.chat_server import MODEL, scripted_chat_server
 from websockets.sync.client import connect
 
 from antiphon.adapters.formats.chat_template.scripted.markup import IMAGE
+from antiphon.domain.responses.cache_diagnostics import OPENING_TOKENS
 
 Json = dict[str, Any]
 Edit = Callable[[Json], None]
@@ -563,3 +565,93 @@ def test_a_trace_has_the_tokens_of_a_prompt_that_is_not_whole(
         assert told == {"type": "unavailable"}
     else:
         assert (told["type"], told["reason"]) == ("cache_miss", "input_changed")
+
+
+TOOLS_OF_ALL_KINDS: dict[str, Json] = {
+    "function": {**tool("tide"), "strict": True, "parameters": {"type": "object"}},
+    "custom": {"type": "custom", "name": "note", "description": "Notes."},
+    "grammar": {
+        "type": "custom",
+        "name": "sum",
+        "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9+]+"},
+    },
+    "namespace": {
+        "type": "namespace",
+        "name": "birds",
+        "description": "Of birds.",
+        "tools": [tool("count"), tool("name")],
+    },
+    "later tools": {**tool("rare"), "defer_loading": True},
+    "search": {"type": "tool_search"},
+    "apply_patch": {"type": "apply_patch"},
+    "local_shell": {"type": "local_shell"},
+    "computer": {"type": "computer"},
+    "unheard": {"type": "image_generation"},
+}
+
+
+@pytest.mark.parametrize(
+    "choice", ["auto", "none", {"type": "function", "name": "weather"}], ids=["auto", "none", "one"]
+)
+def test_a_stored_response_keeps_all_that_a_prompt_says_of_tools(
+    http: httpx.Client, model: str, choice: Any
+) -> None:
+    tools = [*TOOLS, *TOOLS_OF_ALL_KINDS.values()]
+    before = {**first_request(model), "tools": tools, "tool_choice": choice}
+    before["input"][-1] = user(script({"call": "weather", "args": {}}))
+    first = create(http, **before)
+    body = next_request(before, first)
+    body["input"][-2:] = [user("And then?")]
+    second = create(http, **body)
+    assert second["prompt_cache_diagnostics"] == {"type": "cache_hit"}
+
+
+def test_a_response_with_settings_of_every_kind_is_a_hit(http: httpx.Client, model: str) -> None:
+    before = first_request(model) | {
+        "text": {"verbosity": "high", "format": {**SCHEMA, "strict": True, "description": "A."}},
+        "reasoning": {"effort": "low", "summary": "auto", "context": "all_turns"},
+        "truncation": "auto",
+        "temperature": 0.2,
+        "chat_template_kwargs": {"a": 1},
+    }
+    before["input"][-1] = user(script([{"think": "Hm."}, {"say": "{}"}]))
+    first = create(http, **before)
+    second = create(http, **next_request(before, first))
+    assert second["prompt_cache_diagnostics"] == {"type": "cache_hit"}, second["metrics"]
+
+
+def test_a_loop_of_thoughts_and_calls_is_compared_as_the_model_read_it(
+    http: httpx.Client, model: str
+) -> None:
+    """Formats leave out thoughts of earlier turns, and repeat a turn as the model has written it.
+
+    Thoughts that a later prompt leaves out are a miss, whose tokens the engine computes again.
+    """
+    steps = [
+        user(script([{"think": "I look."}, {"call": "weather", "args": {"at": "the lake"}}])),
+        None,
+        user(script([{"think": "Rain, then."}, {"say": "It rains."}])),
+        user(script([{"say": "Still."}, {"call": "time", "args": {}}])),
+        None,
+        user("Thanks."),
+    ]
+    answers: list[Json] = []
+    for step in steps:
+        fields: Json = {**first_request(model), "input": [step]}
+        if step is None:
+            call = next(item for item in answers[-1]["output"] if item["type"] == "function_call")
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": "Rain."}
+            fields["input"] = [output]
+        if answers:
+            options = {"comparison_response_id": answers[-1]["id"]}
+            fields |= {"previous_response_id": answers[-1]["id"], "prompt_cache_options": options}
+        answers.append(create(http, **fields))
+    for before, after in pairwise(answers):
+        one, other = tokens_of(before), tokens_of(after)
+        told = after["prompt_cache_diagnostics"]
+        if told["type"] == "cache_hit":
+            assert one[: len(one) - OPENING_TOKENS] == other[: len(one) - OPENING_TOKENS]
+            continue
+        assert told["reason"] == "input_changed", after["metrics"]
+        assert told["comparison_reusable_tokens"] == first_difference(before, after)
+        assert after["metrics"]["prompt_comparison"]["part"] in ("rendering", "input[1]")
