@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -25,6 +26,7 @@ from antiphon.application.ports import Model, ModelTurn, RenderedTurn, ResponseS
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.lru_cache import digest_of
+from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.domain.errors import AntiphonError, NotFound, RequestError
 from antiphon.domain.history import conversation as c
@@ -128,9 +130,10 @@ class DiagnoseCache:
                 asyncio.timeout(self._timeout_s),
                 self._slots.slot(submission.caller.tenant),
             ):
-                return await self._diagnose(response_id, submission, prepared, turn, compacts)
-        except NotFound:
-            return _without_tokens(response_id, ComparisonResponseNotFound())
+                compared = await self._find(submission.caller.tenant, response_id)
+                if compared is None:
+                    return _without_tokens(response_id, ComparisonResponseNotFound())
+                return await self._diagnose(compared, submission, prepared, turn, compacts)
         except _Unavailable as error:
             return _without_tokens(response_id, DiagnosticsUnavailable(), str(error))
         except TimeoutError:
@@ -144,14 +147,13 @@ class DiagnoseCache:
 
     async def _diagnose(
         self,
-        response_id: str,
+        compared: Response,
         submission: Submission,
         prepared: PreparedTurn,
         model_turn: ModelTurn,
         compacts: bool,
     ) -> Diagnosis:
         transcript = model_turn.transcript()
-        compared = await self._store.get_response(submission.caller.tenant, response_id)
         if transcript is None or not transcript.prompt_token_ids:
             raise _Unavailable(NO_TOKENS)
         request, shown = submission.request, transcript.turn
@@ -174,7 +176,7 @@ class DiagnoseCache:
         before = PromptParts(model=answer.model or compared.model, token_ids=(), salt=salt)
         if reason := has_other_cache(before, now.parts):
             nothing = PrefixComparison(
-                previous_response_id=response_id,
+                previous_response_id=compared.id,
                 parent_tokens=_input_tokens_of(compared, usage_index),
                 prompt_tokens=len(now.parts.token_ids),
                 shared_tokens=0,
@@ -184,7 +186,13 @@ class DiagnoseCache:
         if extras != digest_of_extras(request):
             raise _Unavailable(OTHER_EXTRAS)
         earlier = await self._render_again(submission, compared, answer, usage_index)
-        return await _diagnose(response_id, earlier, now)
+        return await _diagnose(compared.id, earlier, now)
+
+    async def _find(self, tenant: str, response_id: str) -> Response | None:
+        try:
+            return await self._store.get_response(tenant, response_id)
+        except NotFound:
+            return None
 
     async def _render_again(
         self, submission: Submission, compared: Response, answer: TurnMetrics, usage_index: int
@@ -245,7 +253,8 @@ async def _diagnose(response_id: str, before: _Prompt, now: _Prompt) -> Diagnosi
     """Compare two prompts of one model."""
     tokens = before.parts.token_ids
     prefix = compare_prefix(response_id, tokens, now.parts.token_ids)
-    image = first_other_image(before.parts, now.parts)
+    size = ITEM_BYTES * len(before.parts.items)
+    image = await run_in_thread(size, first_other_image, before.parts, now.parts)
     if image is not None:
         index, items_without_it = image
         at = await _shared_with(now.parts.token_ids, now, items=items_without_it)
@@ -262,7 +271,8 @@ async def _diagnose(response_id: str, before: _Prompt, now: _Prompt) -> Diagnosi
     all_undone = 0
     if len(parts) > 1:
         all_undone = await _shared_with(tokens, now, **_undo(parts, before, now)) or 0
-    found = reason_of(before.parts, now.parts, prefix, undone=undone, all_undone=all_undone)
+    find = partial(reason_of, undone=undone, all_undone=all_undone)
+    found = await run_in_thread(size, find, before.parts, now.parts, prefix)
     if found is not None:
         return _miss(prefix, *found)
     comparison = PromptComparison(

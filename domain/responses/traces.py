@@ -21,6 +21,8 @@ from antiphon.domain.tools import ToolChoice, ToolSpec
 BUNDLE_VERSION = 1
 """The version of the bundle's schema: a bundle of another version is not read."""
 
+PORTION_TOKENS = 4096
+
 TracedDelta = tuple[str, Json]
 """The name of a delta's class (domain/deltas.py), and its fields that are not the default."""
 
@@ -201,8 +203,7 @@ def compare_prefix(
     >>> compare_prefix("resp_1", [1, 2, 3], [1, 2, 4, 5]).differs_at
     2
     """
-    pairs = enumerate(zip(parent, prompt, strict=False))
-    shared = next((index for index, (a, b) in pairs if a != b), min(len(parent), len(prompt)))
+    shared = _count_shared(parent, prompt)
     return PrefixComparison(
         previous_response_id=previous_response_id,
         parent_tokens=len(parent),
@@ -210,6 +211,19 @@ def compare_prefix(
         shared_tokens=shared,
         differs_at=None if shared == len(parent) else shared,
     )
+
+
+def _count_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens at the start are the same."""
+    shorter, start = min(len(one), len(other)), 0
+    # A prompt may have a million tokens: portions are compared at once.
+    while start < shorter:
+        end = min(start + PORTION_TOKENS, shorter)
+        if list(one[start:end]) != list(other[start:end]):
+            pairs = enumerate(zip(one[start:end], other[start:end], strict=True), start)
+            return next(index for index, (a, b) in pairs if a != b)
+        start = end
+    return shorter
 
 
 def read_bundle(data: bytes) -> Bundle:

@@ -199,11 +199,12 @@ async def street(request: pytest.FixtureRequest) -> AsyncIterator[Street]:
 
 @pytest.mark.slow
 async def test_a_run_that_goes_on_elsewhere_has_its_diagnostics(street: Street) -> None:
-    first = await street.run(**say([{"say": "Roses are red."}]))
+    first = await street.run(1, **say([{"say": "Roses are red."}]))
     options = {"comparison_response_id": first.id}
     text = say([{"think": "A rhyme."}, {"say": "Violets are blue, and so are you."}])
     whole = await street.run(**text, prompt_cache_options=options)
     assert isinstance(whole.prompt_cache_diagnostics, CacheMiss)
     for writes in range(await street.count_writes(**text)):
         response = await street.run(writes, **text, prompt_cache_options=options)
+        assert response.status == "completed"
         assert response.prompt_cache_diagnostics == whole.prompt_cache_diagnostics

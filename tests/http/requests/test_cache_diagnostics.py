@@ -655,3 +655,20 @@ def test_a_loop_of_thoughts_and_calls_is_compared_as_the_model_read_it(
         assert told["reason"] == "input_changed", after["metrics"]
         assert told["comparison_reusable_tokens"] == first_difference(before, after)
         assert after["metrics"]["prompt_comparison"]["part"] in ("rendering", "input[1]")
+
+
+@pytest.mark.slow
+def test_a_container_is_no_part_of_a_prompt(containers: httpx.Client, model: str) -> None:
+    tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    runs = script({"python": "print(6 * 7)"}, {"say": "42"})
+    first = create(containers, model=model, input=runs, tools=tools)
+    assert first["output"][0]["type"] == "code_interpreter_call", first["output"]
+    second = create(
+        containers,
+        model=model,
+        input=script({"say": "Well."}),
+        tools=tools,
+        previous_response_id=first["id"],
+        prompt_cache_options={"comparison_response_id": first["id"]},
+    )
+    assert second["prompt_cache_diagnostics"] == {"type": "cache_hit"}
