@@ -263,6 +263,19 @@ class ModelContract:
         assert text_of(truncated) == text_of(whole)
         assert end_of(truncated).usage.input == await model.count(long) < model.context_length
 
+    async def test_a_rendered_prompt_has_the_tokens_that_are_counted(
+        self, model: Model, ask: TurnFactory
+    ) -> None:
+        """A model whose server makes the prompts renders none."""
+        turn = ask(sampling=Sampling(max_tokens=8))
+        long = replace(without_room(turn, model), truncate=True)
+        for each in (turn, long):
+            rendered = await model.render(each)
+            if rendered is not None:
+                assert len(rendered.token_ids) == await model.count(each)
+                dropped = [item for item in each.items if item not in rendered.turn.items]
+                assert bool(dropped) == (each is long)
+
     # --- leaving ----------------------------------------------------------------------------------
 
     async def test_a_turn_may_be_left_at_any_step(self, model: Model, ask: TurnFactory) -> None:
