@@ -4,15 +4,16 @@ another server or another day."""
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec import Struct
 from tests.application.conftest import House
 from tests.application.runs.test_resumed_runs import Street, say
 
@@ -96,14 +97,14 @@ async def tokens_of(house: House, body: Json) -> list[int]:
     return [token for message in messages for token in message["tokens"]]
 
 
-@st.composite
-def edits(draw: st.DrawFn) -> tuple[Json, Json, str]:
-    """A request, the same with one part of it edited, and the name of that part."""
-    before = draw(REQUESTS)
-    part = draw(st.sampled_from(sorted(REASONS)))
-    after = json.loads(json.dumps(before))
-    if part == "input":
-        items = after["input"]
+def edit(draw: st.DrawFn, body: Json, part: str) -> None:
+    """Edit one part of a request."""
+    items = body["input"]
+    if part == "tools" and draw(st.booleans()):
+        body["tools"] = draw(st.permutations(body["tools"]))
+    elif part != "input":
+        body[part] = draw(REQUESTS)[part]
+    else:
         index = draw(st.integers(0, len(items) - 1))
         match draw(st.sampled_from(["change", "drop", "insert", "role"])):
             case "change":
@@ -114,40 +115,76 @@ def edits(draw: st.DrawFn) -> tuple[Json, Json, str]:
                 items.insert(index, draw(MESSAGES))
             case _:
                 items[index]["role"] = draw(st.sampled_from(ROLES))
-    elif part == "tools" and draw(st.booleans()):
-        after["tools"] = draw(st.permutations(before["tools"]))
-    else:
-        after[part] = draw(REQUESTS)[part]
-    after["input"].append({"role": "user", "content": "What else?"})
-    return before, after, part
+
+
+class Edited(Struct):
+    """A request, the same with some parts edited, and with each of these edits alone.
+
+    Each goes on with one more item.
+    """
+
+    before: Json
+    after: Json
+    alone: dict[str, Json]
+
+
+@st.composite
+def edits(draw: st.DrawFn, most: int) -> Edited:
+    before = draw(REQUESTS)
+    parts = draw(st.lists(st.sampled_from(sorted(REASONS)), min_size=1, max_size=most, unique=True))
+    more = {"role": "user", "content": "What else?"}
+    after: Json = deepcopy(before)
+    alone: dict[str, Json] = {}
+    for part in parts:
+        edit(draw, after, part)
+        alone[part] = {**deepcopy(before), part: deepcopy(after[part])}
+    for each in (after, *alone.values()):
+        each["input"].append(more)
+    return Edited(before, after, alone)
 
 
 @pytest.mark.parametrize("name", ["chat", "harmony"])
-@hypothesis_settings(max_examples=150)
-@given(edited=edits())
-def test_the_reason_is_right_for_any_edit(name: str, edited: tuple[Json, Json, str]) -> None:
-    asyncio.run(check_edit(name, *edited))
+@hypothesis_settings(max_examples=100)
+@given(edited=edits(most=1))
+def test_the_reason_is_right_for_any_edit(name: str, edited: Edited) -> None:
+    asyncio.run(check_edits(name, edited))
 
 
-async def check_edit(name: str, before: Json, after: Json, part: str) -> None:
+@pytest.mark.parametrize("name", ["chat", "harmony"])
+@hypothesis_settings(max_examples=100)
+@given(edited=edits(most=3))
+def test_of_several_edits_the_first_in_the_prompt_is_the_reason(name: str, edited: Edited) -> None:
+    asyncio.run(check_edits(name, edited))
+
+
+async def check_edits(name: str, edited: Edited) -> None:
     house = await open_house(name)
+    before, after = edited.before, edited.after
     first = await house.whole(**before)
     options = {"comparison_response_id": first.id}
     second = await house.whole(**after, prompt_cache_options=options)
     one, other = await tokens_of(house, before), await tokens_of(house, after)
-    pairs = enumerate(zip(one, other, strict=False))
-    index = next((index for index, (a, b) in pairs if a != b), None)
+    index = first_difference(one, other)
     told = second.prompt_cache_diagnostics
     if isinstance(told, CacheHit):
         goes_on = after["input"][: len(before["input"])] == before["input"]
         assert index is None or (goes_on and index >= len(one) - OPENING_TOKENS)
         return
-    assert told == CacheMiss(
-        reason=REASONS[part],  # type: ignore[arg-type]
-        cache_missed_tokens=len(other) - (index or 0),
-        comparison_reusable_tokens=index or 0,
-    )
+    assert isinstance(told, CacheMiss)
+    assert index is not None
+    assert told.cache_missed_tokens == len(other) - index
+    assert told.comparison_reusable_tokens == index
     assert (await comparison(house, second)).differs_at == index
+    places = {
+        part: first_difference(one, await tokens_of(house, body))
+        for part, body in edited.alone.items()
+    }
+    assert told.reason in {REASONS[part] for part, place in places.items() if place == index}
+
+
+def first_difference(one: list[int], other: list[int]) -> int | None:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), None)
 
 
 async def test_a_prompt_of_yesterday_had_another_date() -> None:
