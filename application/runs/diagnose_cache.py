@@ -359,6 +359,7 @@ def _request_of(request: CreateResponse, compared: Response) -> CreateResponse:
         input=(),
         previous_response_id=compared.id,
         conversation=None,
+        context_management=None,
         prompt=None,
         instructions=compared.instructions,
         tools=compared.tools or None,
