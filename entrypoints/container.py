@@ -68,6 +68,7 @@ class Container(containers.DeclarativeContainer):
     log = Singleton(stores.event_log, settings, bytes_in_work)
     files = Singleton(stores.file_store, settings)
     vector_stores = Singleton(stores.vector_stores, settings)
+    batches = Singleton(stores.batches, settings)
     embeddings = Singleton(file_search.embeddings, settings)
     prompts = Singleton(stores.prompt_templates, settings)
     keys_file = Singleton(stores.keys_file, settings.provided.keys_file)

@@ -15,10 +15,14 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.model.output_bounds import OutputRoom
 from antiphon.application.model.supervision import SuperviseModels
-from antiphon.application.ports import OtherServers
+from antiphon.application.ports import AnswerRequest, OtherServers
+from antiphon.application.resources.batches import operations
+from antiphon.application.resources.batches.output_files import WriteFiles
+from antiphon.application.resources.batches.run import LINES_AT_ONCE, RunBatches
+from antiphon.application.resources.batches.work import BatchParts, WorkLimits
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.embeddings import MakeEmbeddings
-from antiphon.application.resources.files import FileLimits
+from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.webhooks import CreateDeliveries
 from antiphon.application.responses.cancel import CancelResponse
@@ -45,6 +49,7 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.runs.turns import PlanTurns, RecordSinks
 from antiphon.application.runs.until_shutdown import ShutdownSignal
 from antiphon.application.support.bytes_in_work import BytesInWork
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.application.tools.hosted import ToolProvider
@@ -52,6 +57,7 @@ from antiphon.application.tools.mcp import OpenMcpSessions
 from antiphon.application.tools.outputs import ToolRoom
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.http.api.batches import BatchServices
 from antiphon.entrypoints.http.api.containers import ContainerServices
 from antiphon.entrypoints.http.api.conversations import ConversationServices
 from antiphon.entrypoints.http.api.files import FileServices
@@ -59,6 +65,7 @@ from antiphon.entrypoints.http.api.services import Relay, Services
 from antiphon.entrypoints.http.api.vector_stores import VectorStoreServices
 from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.options import HttpOptions
+from antiphon.entrypoints.http.wire.in_process import InProcessRequests
 from antiphon.entrypoints.http.wire.sse import KeepAlive
 from antiphon.entrypoints.wiring import access, admission, code, media, stores, tools
 from antiphon.entrypoints.wiring import traces as t
@@ -183,6 +190,10 @@ class App:
             total_bytes=settings.keep_all_file_bytes,
         )
         self.files = FileServices(files, ports.vector_stores(), limits, new_id=new_id, now=now)
+        self.own_requests = InProcessRequests()
+        self.run_batches, self.batches = build_batches(
+            ports, limits, self.bytes_in_work, self.own_requests, options
+        )
         sandboxes = ports.sandboxes()
         self.containers = ContainerServices(sandboxes, check, files, self.relaying.client, options)
         self.vector_stores = vector_stores = VectorStoreServices(
@@ -239,6 +250,44 @@ class App:
             bytes_in_work=self.bytes_in_work,
             peers=ports.peers(),
         )
+
+
+def build_batches(
+    ports: Container,
+    file_limits: FileLimits,
+    bytes_in_work: BytesInWork,
+    answer: AnswerRequest,
+    options: HttpOptions,
+) -> tuple[RunBatches, BatchServices]:
+    """Return what runs batches, and what `/v1/batches` calls."""
+    settings, batches, files = ports.settings(), ports.batches(), ports.files()
+    new_id, now = ports.new_id(), ports.now()
+    create_file = CreateFile(files, limits=file_limits, new_id=new_id, now=now)
+    parts = BatchParts(
+        batches=batches,
+        files=files,
+        answer=answer,
+        write_files=WriteFiles(batches, files, create_file, bytes_in_work, now=now),
+        slots=FairQueue(LINES_AT_ONCE),
+        limits=WorkLimits(
+            line_bytes=options.limits.max_bytes,
+            file_bytes=file_limits.max_bytes,
+            claim_s=settings.lease_s,
+        ),
+        new_id=new_id,
+        now=now,
+    )
+    run = RunBatches(parts, keep_days=settings.keep_days)
+    create = operations.CreateBatch(
+        batches, files, run, limits=operations.BatchLimits(), new_id=new_id, now=now
+    )
+    return run, BatchServices(
+        create=create,
+        list=operations.ListBatches(batches),
+        get=operations.GetBatch(batches),
+        cancel=operations.CancelBatch(batches, run, now=now),
+        options=options,
+    )
 
 
 def build_responses(

@@ -17,6 +17,8 @@ EventLog                   the events of each run of this process, for its reade
 PromptTemplates            prompt templates, by id and version
 FileStore                  uploaded files
 VectorStores               vector stores, their files and the chunks of those
+Batches                    batches of requests, and the results of their lines
+AnswerRequest              answers the request of a line of a batch
 Embeddings                 vectors for texts
 Fetcher                    outgoing HTTP requests, within the limits of the operator
 ToolServers ⊃ ToolSession  the tools of servers that requests name, for one response
@@ -37,6 +39,15 @@ resources.
 """
 
 from antiphon.application.ports.audit_log import AuditLog, ToolCallRecord
+from antiphon.application.ports.batches import (
+    AnswerRequest,
+    BatchClaim,
+    Batches,
+    BatchProgress,
+    ChangeBatch,
+    ClaimedBatch,
+    LineResult,
+)
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.engine import Engine, EngineRequest, PooledSteps, Steps
 from antiphon.application.ports.event_log import EventBatches, EventLog, WriteBatch
@@ -124,9 +135,15 @@ __all__ = [
     "LOG_READ_BYTES",
     "NO_RUNS",
     "AdmitPrompt",
+    "AnswerRequest",
     "ApiKey",
     "AuditLog",
+    "BatchClaim",
+    "BatchProgress",
+    "Batches",
+    "ChangeBatch",
     "Charge",
+    "ClaimedBatch",
     "Clock",
     "CodeResult",
     "CommandExit",
@@ -159,6 +176,7 @@ __all__ = [
     "Labels",
     "Lease",
     "LeasedRun",
+    "LineResult",
     "LogSlice",
     "MakeSalt",
     "Meter",

@@ -66,6 +66,11 @@ class CreateFile:
             bytes=len(content),
             created_at=int(self._now()),
         )
+        await self.add(tenant, file, content)
+        return file
+
+    async def add(self, tenant: str, file: StoredFile, content: bytes) -> None:
+        """Add a file that the server has made. Raises: RequestError if there is no room."""
         limits = self._limits
         if await self._files.get_total_bytes() + len(content) > limits.total_bytes:
             raise RequestError(
@@ -79,7 +84,6 @@ class CreateFile:
             await self._files.create_file(tenant, file, content, limit=limit)
         except FilesFull as full:
             raise _full_error(limits, full) from None
-        return file
 
 
 def _full_error(limits: FileLimits, full: FilesFull) -> RequestError:

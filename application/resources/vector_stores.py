@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import UNSET, Struct
@@ -18,7 +18,7 @@ from antiphon.application.ports import (
     VectorStores,
 )
 from antiphon.application.resources.indexing import IndexFiles
-from antiphon.application.support.paging import L, Page
+from antiphon.application.support.paging import Page, read_page
 from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.retrieval.file_filters import Filter
@@ -236,7 +236,7 @@ class ListVectorStores:
 
     async def __call__(self, tenant: str, query: VectorPageQuery) -> Page[VectorStore]:
         """Raises: NotInList."""
-        return await _read_page(partial(self._find.page, tenant), query)
+        return await read_page(partial(self._find.page, tenant), query)
 
 
 class UpdateVectorStore:
@@ -387,16 +387,7 @@ class ListStoreFiles:
     ) -> Page[StoreFile]:
         """Raises: NotFound; NotInList."""
         read = partial(self._stores.list_files, tenant, store_id, batch_id=batch_id, status=status)
-        return await _read_page(read, query)
-
-
-async def _read_page(
-    read: Callable[[VectorPageQuery], Awaitable[Sequence[L]]], query: VectorPageQuery
-) -> Page[L]:
-    found = await read(replace(query, limit=query.limit + 1))
-    is_end = query.before is not None and query.after is None
-    page = found[-query.limit :] if is_end else found[: query.limit]
-    return Page(items=page, has_more=len(page) < len(found))
+        return await read_page(read, query)
 
 
 class SweepVectorStores:

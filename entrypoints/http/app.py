@@ -13,6 +13,7 @@ from litestar.plugins.core import MsgspecDIPlugin
 from antiphon import __version__
 from antiphon.application.model.models import Models
 from antiphon.application.runs.readiness import CheckReady
+from antiphon.entrypoints.http.api.batches import BatchRoutes, BatchServices
 from antiphon.entrypoints.http.api.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.api.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.api.embeddings import EmbeddingRoutes
@@ -60,6 +61,7 @@ def create_app(
     files: FileServices,
     containers: ContainerServices,
     vector_stores: VectorStoreServices,
+    batches: BatchServices,
     check_ready: CheckReady,
     console: Console | None,
     server_state: ServerState,
@@ -84,6 +86,7 @@ def create_app(
             VectorStoreRoutes,
             VectorStoreFiles,
             FileBatches,
+            BatchRoutes,
             Decisions,
             EmbeddingRoutes,
             ModelRoutes,
@@ -99,6 +102,7 @@ def create_app(
             "file_services": Provide(lambda: files, sync_to_thread=False, use_cache=True),
             "containers": Provide(lambda: containers, sync_to_thread=False, use_cache=True),
             "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
+            "batches": Provide(lambda: batches, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "console": Provide(lambda: console, sync_to_thread=False, use_cache=True),
             "server_state": Provide(lambda: server_state, sync_to_thread=False),

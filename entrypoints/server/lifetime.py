@@ -19,6 +19,7 @@ from antiphon.application.responses.sweep import Sweep
 from antiphon.application.runs.background import StartBackgroundRuns
 from antiphon.application.runs.heartbeat import Heartbeat
 from antiphon.application.runs.ownership import WatchLeases
+from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server.first_key import start_keys
@@ -86,6 +87,7 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
         await start_keys(ports)
         files = await _start(stack, ports.files())
         vector_stores = await _start(stack, ports.vector_stores())
+        await _start(stack, ports.batches())
         for sentence in hidden_places(settings):
             logger.warning("%s", sentence)
         for part in parts_that_read(ports).values():
@@ -110,6 +112,12 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
             await supervise_models.start()
         app = App(ports, index, supervise_models)
         await _own_runs(stack, ports, app.runs)
+        sweep_batches = run_periodically(
+            "batches that have ended stay in the store",
+            app.run_batches.sweep,
+            every_s=settings.sweep_s,
+        )
+        await _run(stack, sweep_batches)
         yield app
 
 

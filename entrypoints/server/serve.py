@@ -269,6 +269,7 @@ async def start_app(
         app.files,
         app.containers,
         app.vector_stores,
+        app.batches,
         app.check_ready,
         app.access.console,
         app.server_state,
@@ -278,11 +279,14 @@ async def start_app(
         error_stacks=settings.error_stacks,
         expose=container.expose_metrics() if settings.admin_port is None else None,
     )
+    inner = RefuseEarly(asgi, app.services.admission, dialect=dialect)
+    app.own_requests.app = RequestLog(inner)
+    await stack.enter_async_context(in_background(app.run_batches.run_forever()))
     served = await start_relay(
         app,
         settings,
         stack,
-        RefuseEarly(asgi, app.services.admission, dialect=dialect),
+        inner,
         lambda inner: Authentication(
             PlainRequests(inner, dialect=dialect),
             app.access.identities,

@@ -198,6 +198,11 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return None if self.store == "memory" else self.data_dir / "vector_stores.db"
 
     @property
+    def batches_file(self) -> Path | None:
+        """The file of the batches; None keeps them in memory."""
+        return None if self.store == "memory" else self.data_dir / "batches.db"
+
+    @property
     def seal_key_path(self) -> Path:
         return self.seal_key_file or self.data_dir / "seal.key"
 

@@ -8,12 +8,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 from antiphon.adapters.keys.file import KeysFile
+from antiphon.adapters.stores.batches.store import SqliteBatches
 from antiphon.adapters.stores.files.contents import FileContents
 from antiphon.adapters.stores.files.store import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory.event_log import MemoryEventLog
 from antiphon.adapters.stores.memory.store import MemoryStore
 from antiphon.adapters.stores.vectors.store import SqliteVectorStores
-from antiphon.application.ports import EventLog, FileStore, PromptTemplates, Store, VectorStores
+from antiphon.application.ports import (
+    Batches,
+    EventLog,
+    FileStore,
+    PromptTemplates,
+    Store,
+    VectorStores,
+)
 from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import Settings
@@ -121,6 +129,15 @@ def vector_stores(settings: Settings) -> VectorStores:
     from antiphon.adapters.stores.postgres.vector_stores import PostgresVectorStores
 
     return PostgresVectorStores(_dsn_for(settings, "vector_stores"))
+
+
+def batches(settings: Settings) -> Batches:
+    """Return the batches: in the PostgreSQL store, or else beside the uploaded files."""
+    if store_kind(settings) != "postgres":
+        return SqliteBatches(settings.batches_file)
+    from antiphon.adapters.stores.postgres.batches import PostgresBatches
+
+    return PostgresBatches(settings.store)
 
 
 def hidden_places(settings: Settings) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.domain.batches.batch import Batch
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
 from antiphon.domain.responses.response_lists import ResponseSummary
@@ -158,6 +159,10 @@ class VectorStoreList(ListOf, frozen=True, kw_only=True):
     data: list[VectorStore]
 
 
+class BatchList(ListOf, frozen=True, kw_only=True):
+    data: list[Batch]
+
+
 class StoreFileList(ListOf, frozen=True, kw_only=True):
     data: list[StoreFile]
 
@@ -245,6 +250,7 @@ ALL: Sequence[type[Shape]] = (
     FileList,
     ContainerList,
     ContainerFileList,
+    BatchList,
     VectorStoreList,
     StoreFileList,
     FileText,

@@ -29,6 +29,7 @@ from litestar.openapi.spec import (
 
 from antiphon.application.responses import idempotency
 from antiphon.application.responses.compact import CompactedWindow
+from antiphon.domain.batches.batch import Batch, NewBatch
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
@@ -89,6 +90,8 @@ _BODIES: Sequence[Any] = (
     NewDecision,
     Decision,
     NewEmbeddings,
+    NewBatch,
+    Batch,
     v.NewStoreFile,
     v.NewAttributes,
     v.NewFileBatch,

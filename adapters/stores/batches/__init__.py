@@ -1,0 +1,1 @@
+"""Batches in SQLite, in a file beside the uploaded files, or in memory."""

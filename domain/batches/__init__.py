@@ -1,0 +1,1 @@
+"""Batches of requests: their states, their bodies, and the lines of their files."""

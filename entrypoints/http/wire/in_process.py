@@ -1,0 +1,101 @@
+"""Requests that the server sends to itself, for the lines of batches: they take the way of all
+others through the app, but for the socket and the check of a credential.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar.types import ASGIApp
+from msgspec.structs import replace
+
+from antiphon.application.ports import AnswerRequest
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.batches.lines import LineAnswer
+from antiphon.domain.errors import ServerShuttingDown
+from antiphon.entrypoints.http.api.requests import REQUEST_ID_HEADER
+from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER
+
+_RETRY_AFTER, _SHOULD_RETRY = b"retry-after", b"x-should-retry"
+
+
+class InProcessRequests(AnswerRequest):
+    """Sends requests to `app` once it is set: the app is made of services that send them."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, caller: Caller, url: str, body: bytes) -> LineAnswer:
+        if self.app is None:
+            raise ServerShuttingDown
+        exchange = _Exchange(body)
+        await self.app(_scope(lowest(caller), url, body), exchange.receive, exchange.send)
+        return exchange.answer()
+
+
+def lowest(caller: Caller) -> Caller:
+    """Return the caller with the lowest priority, and no other right less or more."""
+    return replace(caller, policy=replace(caller.policy, service_tier="flex"))
+
+
+def _scope(caller: Caller, url: str, body: bytes) -> Any:
+    headers = [
+        (b"host", b"localhost"),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "server": ("localhost", None),
+        "client": None,
+        "root_path": "",
+        "path": url,
+        "raw_path": url.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "state": {},
+        "auth": caller,
+    }
+
+
+class _Exchange:
+    """One request and its answer. The client never disconnects: it stops its task instead."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._status = 0
+        self._headers: Mapping[bytes, bytes] = {}
+        self._answer = bytearray()
+
+    async def receive(self) -> Any:
+        if self._body is None:
+            await asyncio.Event().wait()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self._headers = message["status"], dict(message["headers"])
+        else:
+            self._answer += message.get("body", b"")
+
+    def answer(self) -> LineAnswer:
+        headers = self._headers
+        may_retry = self._status in RETRY_LATER and headers.get(_SHOULD_RETRY) != b"false"
+        return LineAnswer(
+            status_code=self._status,
+            request_id=headers.get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1"),
+            body=_on_one_line(bytes(self._answer)),
+            retry_after_s=float(headers.get(_RETRY_AFTER, RETRY_AFTER_S)) if may_retry else None,
+        )
+
+
+def _on_one_line(body: bytes) -> bytes:
+    return msgspec.json.format(body, indent=0) if b"\n" in body else body
