@@ -190,7 +190,9 @@ class App:
             total_bytes=settings.keep_all_file_bytes,
         )
         self.files = FileServices(files, ports.vector_stores(), limits, new_id=new_id, now=now)
-        self.own_requests = InProcessRequests()
+        self.own_requests = InProcessRequests(
+            access.refresh_caller(ports.keys_file(), store), dialect=options.dialect
+        )
         self.run_batches, self.batches = build_batches(
             ports, limits, self.bytes_in_work, self.own_requests, options
         )

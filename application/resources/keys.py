@@ -7,11 +7,12 @@ by their hashes; no code compares the keys themselves.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from antiphon.application.ports import ApiKey, Clock, NewId
@@ -34,6 +35,16 @@ MAX_NAME_LENGTH = 100
 
 FindKey = Callable[[bytes], Awaitable[ApiKey | None]]
 """Returns the key with this hash, if there is one. Raises: StoreError."""
+
+
+ListKeys = Callable[[], Awaitable[Sequence[ApiKey]]]
+"""Returns all keys of a source. Raises: StoreError."""
+
+LIST_TTL_S = 15.0
+"""Seconds for which a list of keys is used: it may be long."""
+
+FOREIGN = ("proxy:", "oidc:")
+"""How the ids of callers begin that have no key of ours."""
 
 
 def hash_of(key: str) -> bytes:
@@ -134,6 +145,54 @@ class FindCaller:
         except StoreError as exc:
             raise KeysUnavailable("API keys cannot be looked up at the moment. Try again.") from exc
         return None
+
+
+class RefreshCaller:
+    """Finds out what the key of a caller may do now: work that was sent may begin hours later.
+
+    Each source lists its keys once in `cache_ttl_s`. Callers without a key of ours stay as they
+    are.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[ListKeys],
+        *,
+        now: Clock = time.monotonic,
+        date: Clock = time.time,
+        cache_ttl_s: float = LIST_TTL_S,
+    ) -> None:
+        self._sources = sources
+        self._now = now
+        self._date = date
+        self._ttl_s = cache_ttl_s
+        self._keys: Mapping[str, ApiKey] = {}
+        self._listed_at = -math.inf
+
+    async def __call__(self, caller: Caller) -> Caller:
+        """Return the caller with the rights that its key has now.
+
+        Raises: Unauthenticated if the key was revoked or has expired; KeysUnavailable.
+        """
+        if not caller.key_id or caller.key_id.startswith(FOREIGN):
+            return caller
+        if self._now() - self._listed_at >= self._ttl_s:
+            await self._list()
+        key = self._keys.get(caller.key_id)
+        if key is None or key.tenant != caller.tenant:
+            raise Unauthenticated("The API key was revoked.")
+        if key.policy.has_expired(self._date()):
+            raise Unauthenticated("The API key has expired.")
+        return caller_of(key)
+
+    async def _list(self) -> None:
+        listed_at = self._now()  # before the sources answer
+        try:
+            lists = [await source() for source in self._sources]
+        except StoreError as exc:
+            raise KeysUnavailable("API keys cannot be looked up at the moment. Try again.") from exc
+        self._keys = {key.id: key for keys in reversed(lists) for key in keys}
+        self._listed_at = listed_at
 
 
 class _Answer(NamedTuple):

@@ -14,7 +14,7 @@ from antiphon.adapters.extras import install_command
 from antiphon.adapters.keys.file import KeysFile
 from antiphon.adapters.sealing import Sealer
 from antiphon.application.ports import Clock, Fetcher, KeyStore
-from antiphon.application.resources.keys import FindCaller
+from antiphon.application.resources.keys import FindCaller, RefreshCaller
 from antiphon.application.resources.tokens import ClaimRules, FindTokenCaller
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.access.identity import (
@@ -98,6 +98,12 @@ def build_access(
         console=Console(identities, bearer, sessions) if settings.console else None,
         sites=_sites(settings),
     )
+
+
+def refresh_caller(file: KeysFile | None, store: KeyStore) -> RefreshCaller:
+    """Return what finds out the rights of who has sent a batch."""
+    sources = [store.list_api_keys] if file is None else [file.keys, store.list_api_keys]
+    return RefreshCaller(sources)
 
 
 def issuer_keys(settings: Settings, *, now: Clock = time.monotonic) -> IssuerKeys | None:

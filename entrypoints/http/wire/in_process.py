@@ -13,11 +13,14 @@ from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from antiphon.application.ports import AnswerRequest
+from antiphon.application.resources.keys import RefreshCaller
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.batches.lines import LineAnswer
-from antiphon.domain.errors import ServerShuttingDown
+from antiphon.domain.errors import AntiphonError, ServerShuttingDown
+from antiphon.entrypoints.http.access.refusals import refuse_request
 from antiphon.entrypoints.http.api.requests import REQUEST_ID_HEADER
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER
+from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect
 
 _RETRY_AFTER, _SHOULD_RETRY = b"retry-after", b"x-should-retry"
 
@@ -25,14 +28,22 @@ _RETRY_AFTER, _SHOULD_RETRY = b"retry-after", b"x-should-retry"
 class InProcessRequests(AnswerRequest):
     """Sends requests to `app` once it is set: the app is made of services that send them."""
 
-    def __init__(self) -> None:
+    def __init__(self, refresh: RefreshCaller, *, dialect: Dialect = OPENAI) -> None:
+        self._refresh = refresh
+        self._dialect = dialect
         self.app: ASGIApp | None = None
 
     async def __call__(self, caller: Caller, url: str, body: bytes) -> LineAnswer:
         if self.app is None:
             raise ServerShuttingDown
         exchange = _Exchange(body)
-        await self.app(_scope(lowest(caller), url, body), exchange.receive, exchange.send)
+        scope = _scope(url, body)
+        try:
+            scope["auth"] = lowest(await self._refresh(caller))
+        except AntiphonError as error:
+            await refuse_request(scope, exchange.send, error, self._dialect)
+        else:
+            await self.app(scope, exchange.receive, exchange.send)
         return exchange.answer()
 
 
@@ -41,7 +52,7 @@ def lowest(caller: Caller) -> Caller:
     return replace(caller, policy=replace(caller.policy, service_tier="flex"))
 
 
-def _scope(caller: Caller, url: str, body: bytes) -> Any:
+def _scope(url: str, body: bytes) -> Any:
     headers = [
         (b"host", b"localhost"),
         (b"content-type", b"application/json"),
@@ -61,7 +72,6 @@ def _scope(caller: Caller, url: str, body: bytes) -> Any:
         "query_string": b"",
         "headers": headers,
         "state": {},
-        "auth": caller,
     }
 
 
@@ -88,6 +98,8 @@ class _Exchange:
 
     def answer(self) -> LineAnswer:
         headers = self._headers
+        if not self._status:  # a client that has left gets no answer
+            return LineAnswer(status_code=500, request_id="", body=b"{}", retry_after_s=1.0)
         may_retry = self._status in RETRY_LATER and headers.get(_SHOULD_RETRY) != b"false"
         return LineAnswer(
             status_code=self._status,
