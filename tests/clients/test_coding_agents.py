@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.entrypoints.http.api.codex_catalog import INSTRUCTIONS
+from antiphon.entrypoints.http.api.codex.catalog import INSTRUCTIONS
 
 from .conftest import INSTALLED, Run
 

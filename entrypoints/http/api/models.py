@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 
-from antiphon.entrypoints.http.api.codex_catalog import codex_catalog
+from antiphon.entrypoints.http.api.codex.catalog import codex_catalog
 from antiphon.entrypoints.http.api.model_entries import model_entry
 from antiphon.entrypoints.http.api.parameters import PathId, QueryText
 from antiphon.entrypoints.http.api.requests import (

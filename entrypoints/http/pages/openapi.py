@@ -48,7 +48,7 @@ from antiphon.domain.retrieval import vector_stores as v
 from antiphon.domain.retrieval.embeddings import NewEmbeddings
 from antiphon.entrypoints.http import pages
 from antiphon.entrypoints.http.api import shapes
-from antiphon.entrypoints.http.api.codex_catalog import CodexCatalog
+from antiphon.entrypoints.http.api.codex.catalog import CodexCatalog
 from antiphon.entrypoints.http.doors.chat.completion import ChatCompletion, ChatCompletionList
 from antiphon.entrypoints.http.doors.chat.request import ChatRequest
 from antiphon.entrypoints.http.doors.completions.completion import TextCompletion

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.application.model.describe_models import Capabilities, ModelDescription
 
-INSTRUCTIONS = Path(__file__).with_name("codex_instructions.md").read_text(encoding="utf-8")
+INSTRUCTIONS = Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")
 """What Codex tells the model first. It has none of its own for a model of a catalog."""
 
 EFFORTS: Mapping[str, str] = {

@@ -1,0 +1,1 @@
+"""The catalog of models for Codex, with instructions of our own."""
