@@ -20,6 +20,7 @@ from msgspec import NODEFAULT, UNSET, Struct, structs
 from msgspec import inspect as mi
 
 from antiphon.domain import content, items, tools
+from antiphon.domain.batches import batch
 from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS
@@ -180,7 +181,7 @@ def draw_tool_types() -> Iterator[Row]:
 
 def draw_body(name: str) -> Iterator[Row]:
     """Yield the fields of the body of one of the smaller endpoints."""
-    modules = (requests, vector_stores, embeddings, decisions)
+    modules = (requests, vector_stores, embeddings, decisions, batch)
     kind = next(getattr(module, name) for module in modules if hasattr(module, name))
     notes = NOTES["bodies"][name]
     _check_notes({"": notes}, set(_types_by_path(kind)))

@@ -18,7 +18,7 @@ from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import AnswerRequest, OtherServers
 from antiphon.application.resources.batches import operations
 from antiphon.application.resources.batches.output_files import WriteFiles
-from antiphon.application.resources.batches.run import LINES_AT_ONCE, RunBatches
+from antiphon.application.resources.batches.run import RunBatches
 from antiphon.application.resources.batches.work import BatchParts, WorkLimits
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.embeddings import MakeEmbeddings
@@ -270,7 +270,7 @@ def build_batches(
         files=files,
         answer=answer,
         write_files=WriteFiles(batches, files, create_file, bytes_in_work, now=now),
-        slots=FairQueue(LINES_AT_ONCE),
+        slots=FairQueue(settings.batch_lines),
         limits=WorkLimits(
             line_bytes=options.limits.max_bytes,
             file_bytes=file_limits.max_bytes,
@@ -281,7 +281,12 @@ def build_batches(
     )
     run = RunBatches(parts, keep_days=settings.keep_days)
     create = operations.CreateBatch(
-        batches, files, run, limits=operations.BatchLimits(), new_id=new_id, now=now
+        batches,
+        files,
+        run,
+        limits=operations.BatchLimits(open_per_tenant=settings.max_batches),
+        new_id=new_id,
+        now=now,
     )
     return run, BatchServices(
         create=create,

@@ -92,6 +92,7 @@ NAMED_TWICE = {
     "RefusalDelta": "see ArgumentsDelta",
     "SummaryDelta": "see ArgumentsDelta",
     "TextDelta": "see ArgumentsDelta",
+    "Batch": "of requests, as the API names it, and of texts that are encoded together",
     "CreateFile": "an operation of the API, and one of a patch, as both are specified",
     "DeleteFile": "see CreateFile",
 }

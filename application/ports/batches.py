@@ -38,7 +38,7 @@ class ClaimedBatch(Struct, frozen=True, kw_only=True):
 
 
 class LineResult(Struct, frozen=True, kw_only=True):
-    """What became of one line: `body` is a line of the output file, or of the error file."""
+    """The outcome of one line: `body` is a line of the output file, or of the error file."""
 
     line: int
     is_failure: bool

@@ -147,12 +147,24 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_waiting: Annotated[
         int, about(BACKGROUND, "Maximum number of waiting background responses per tenant.", ge=0)
     ] = 1000
+    batch_lines: Annotated[
+        int,
+        about(
+            BACKGROUND,
+            "Requests of batches that this server runs at the same time. With more than one, one "
+            "tenant may have all but one of them.",
+            ge=1,
+        ),
+    ] = 16
+    max_batches: Annotated[
+        int, about(BACKGROUND, "Maximum number of batches of a tenant that have not ended.", ge=0)
+    ] = 100
     lease_s: Annotated[
         float,
         about(
             BACKGROUND,
             "Seconds without a heartbeat after which a server counts as dead. Other servers then "
-            "take over its responses.",
+            "take over its responses and batches.",
             ge=1,
         ),
     ] = 15.0

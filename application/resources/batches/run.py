@@ -22,9 +22,6 @@ MAX_BATCHES = 8
 
 MAX_PER_TENANT = 4
 
-LINES_AT_ONCE = 16
-"""Requests of all batches that a server runs at a time; one tenant has one fewer."""
-
 POLL_S = 2.0
 """Seconds between looks for batches that another server has left."""
 

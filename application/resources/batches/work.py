@@ -95,7 +95,7 @@ class WorkLimits(Struct, frozen=True, kw_only=True):
 
 
 class BatchParts(Struct, frozen=True, kw_only=True):
-    """What all batches of a server share; `slots` are those of the lines that run."""
+    """The parts that all batches of a server share; `slots` are those of the lines that run."""
 
     batches: Batches
     files: FileStore

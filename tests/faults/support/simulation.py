@@ -432,6 +432,7 @@ def make_app(folder: Path) -> Any:
         any_server.files,
         any_server.containers,
         any_server.vector_stores,
+        any_server.batches,
         any_server.check_ready,
         any_server.access.console,
         any_server.server_state,

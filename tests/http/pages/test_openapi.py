@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
-from tests.http.conftest import create, script
+from tests.http.conftest import create, script, wait_until
 
-OPERATIONS = 64
+OPERATIONS = 68
 METHODS = frozenset({"get", "post", "delete"})
 ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 MESSAGES_ERROR = {"$ref": "#/components/schemas/MessagesError"}
@@ -207,6 +207,24 @@ def test_files_and_vector_stores_are_as_the_document_says(asked: Asked) -> None:
     asked("DELETE", f"{store}/files/{{file_id}}", **in_it)
     asked("DELETE", store, **where)
     asked("DELETE", "/v1/files/{file_id}", file_id=file["id"])
+
+
+def test_batches_are_as_the_document_says(asked: Asked) -> None:
+    file = asked("POST", "/v1/files", files={"file": ("a", b"{}")}, data={"purpose": "batch"})
+    body = {"input_file_id": file["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+    made = asked("POST", "/v1/batches", json=body)
+    asked("GET", "/v1/batches")
+    asked("GET", "/v1/batches/{batch_id}", batch_id=made["id"])
+    asked("GET", "/v1/batches/{batch_id}", expects=404, batch_id="batch_none")
+    asked("POST", "/v1/batches/{batch_id}/cancel", expects=404, batch_id="batch_none")
+    other = asked("POST", "/v1/batches", json=body)
+    asked("POST", "/v1/batches", expects=400, json={**body, "endpoint": "/v1/models"})
+
+    def has_failed() -> bool:
+        batch = asked("GET", "/v1/batches/{batch_id}", batch_id=other["id"])
+        return bool(batch["status"] == "failed")
+
+    wait_until(has_failed)
 
 
 def test_models_and_health_are_as_the_document_says(asked: Asked) -> None:

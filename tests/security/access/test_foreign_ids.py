@@ -81,6 +81,8 @@ def make_objects(http: httpx.Client) -> Ids:
     chat = {"model": MODEL, "messages": [said], "store": True}
     conversation = create("/v1/conversations", json={"items": [SAID]})["id"]
     file = create("/v1/files", data=FORM, files={"file": ("a.txt", b"ours")})["id"]
+    input_file = create("/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"{}")})["id"]
+    asked = {"input_file_id": input_file, "endpoint": "/v1/responses", "completion_window": "24h"}
     store = create("/v1/vector_stores", json={})["id"]
     batch = create(f"/v1/vector_stores/{store}/file_batches", json={"file_ids": [file]})["id"]
     ids = {
@@ -94,6 +96,7 @@ def make_objects(http: httpx.Client) -> Ids:
             f"/v1/conversations/{conversation}/items"
         ),
         "/v1/files/{file_id}": file,
+        "/v1/batches/{batch_id}": create("/v1/batches", json=asked)["id"],
         "/v1/vector_stores/{vector_store_id}": store,
         "/v1/vector_stores/{vector_store_id}/files/{file_id}": file,
         "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": batch,
