@@ -10,7 +10,7 @@ import pytest
 from antiphon.adapters.stores.postgres.store import PostgresStore
 from antiphon.adapters.stores.redis.store import RedisStore
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.settings import load
+from antiphon.entrypoints.settings import Settings, load
 
 HALVES = ("h4lf", "r3st")
 ADDRESSES = [
@@ -75,3 +75,9 @@ def test_an_invalid_secret_is_refused_without_its_value(
     ) as refused:
         load(file, {}, {})
     assert hides_secrets(str(refused.value))
+
+
+def test_no_message_shows_the_password_of_a_store(refusal: Any) -> None:
+    wrong = "postgres:/anna:se:cret@db/kept"
+    assert "cret" not in refusal(options={"store": f"x://{wrong[10:]}"})
+    assert Settings(store="redis://:s@cret@host").shown_store == "redis://:***@host"
