@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from antiphon.domain.batches.batch import MAX_LINES, BatchError
+from antiphon.domain.bounds import Name
 from antiphon.domain.errors import RequestError
 from antiphon.domain.requests.decoding import read
 
@@ -28,8 +29,8 @@ class RequestLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A line of the input file."""
 
     custom_id: CustomId
-    method: str
-    url: str
+    method: Name
+    url: Name
     body: Raw
 
 

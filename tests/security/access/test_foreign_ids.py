@@ -43,6 +43,7 @@ SAID = {"type": "message", "role": "user", "content": "hi"}
 FORM = {"purpose": "user_data"}
 
 BODIES: Mapping[str, Json] = {
+    "/v1/batches/{batch_id}/cancel": {},
     "/v1/containers/{container_id}/files": {"files": {"file": ("a.txt", b"mine")}},
     "/v1/conversations/{conversation_id}": {"json": {"metadata": {"a": "b"}}},
     "/v1/conversations/{conversation_id}/items": {"json": {"items": [SAID]}},

@@ -14,6 +14,8 @@ import pytest
 from msgspec import Struct
 from msgspec import inspect as mi
 
+from antiphon.domain.batches.batch import NewBatch
+from antiphon.domain.batches.lines import RequestLine
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.requests import request as r
 from antiphon.domain.requests.decisions import NewDecision
@@ -47,6 +49,7 @@ Json = dict[str, Any]
 ANSWERS = frozenset(
     {
         "AnswerMessage",
+        "Batch",
         "Bundle",
         "ChatCompletion",
         "ChatCompletionList",
@@ -78,6 +81,8 @@ BODIES: list[type[Struct]] = [
     v.SearchRequest,
     NewDecision,
     NewEmbeddings,
+    NewBatch,
+    RequestLine,
     v.NewStoreFile,
     v.NewAttributes,
     v.NewFileBatch,

@@ -28,6 +28,7 @@ from tests.security.support.server_probe import (
     probe_server,
 )
 
+from antiphon.domain.batches.batch import NewBatch
 from antiphon.domain.requests import request as r
 from antiphon.domain.requests.decisions import NewDecision
 from antiphon.domain.retrieval import vector_stores as v
@@ -109,6 +110,11 @@ ENDPOINTS = (
     Endpoint("/v1/completions", CompletionRequest, {"model": MODEL, "prompt": "a"}),
     Endpoint("/v1/completions", CompletionRequest, {"model": MODEL, "prompt": "a", "stream": True}),
     Endpoint("/v1/embeddings", NewEmbeddings, {"model": MODEL, "input": ["a", "b"]}),
+    Endpoint(
+        "/v1/batches",
+        NewBatch,
+        {"input_file_id": "file-none", "endpoint": "/v1/responses", "completion_window": "24h"},
+    ),
     Endpoint("/v1/messages", MessagesRequest, MESSAGE),
     Endpoint("/v1/messages", MessagesRequest, {**MESSAGE, "stream": True}),
     Endpoint("/v1/messages/count_tokens", CountedMessages, MESSAGE),
