@@ -17,7 +17,7 @@ from antiphon.application.model.output_bounds import OutputRoom
 from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import AnswerRequest, OtherServers
 from antiphon.application.resources.batches import operations
-from antiphon.application.resources.batches.output_files import WriteFiles
+from antiphon.application.resources.batches.output_files import WriteFile
 from antiphon.application.resources.batches.run import RunBatches
 from antiphon.application.resources.batches.work import BatchParts, WorkLimits
 from antiphon.application.resources.conversation_claim import ClaimConversation
@@ -269,7 +269,7 @@ def build_batches(
         batches=batches,
         files=files,
         answer=answer,
-        write_files=WriteFiles(batches, files, create_file, bytes_in_work, now=now),
+        write_file=WriteFile(batches, files, create_file, bytes_in_work, now=now),
         slots=FairQueue(settings.batch_lines),
         limits=WorkLimits(
             line_bytes=options.limits.max_bytes,

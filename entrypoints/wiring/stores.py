@@ -132,8 +132,11 @@ def vector_stores(settings: Settings) -> VectorStores:
 
 
 def batches(settings: Settings) -> Batches:
-    """Return the batches: in the PostgreSQL store, or else beside the uploaded files."""
-    if store_kind(settings) != "postgres":
+    """Return the batches, which are where the files are: in PostgreSQL, or in the data folder."""
+    is_beside_folder = not is_own_class(settings.file_store) and (
+        file_store_kind(settings) == "folder"
+    )
+    if is_beside_folder or store_kind(settings) != "postgres":
         return SqliteBatches(settings.batches_file)
     from antiphon.adapters.stores.postgres.batches import PostgresBatches
 

@@ -1,4 +1,4 @@
-"""Write the files of a batch: the answers to its requests, and the errors."""
+"""Write the files of a batch: one of answers to its requests, and one of errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ READ_BYTES = 1024 * 1024
 """Results that are read at once."""
 
 
-class WriteFiles:
-    """Writes the results of a batch to files. What is done already is not done again."""
+class WriteFile:
+    """Writes the results of a batch to a file. What is done already is not done again."""
 
     def __init__(
         self,
@@ -40,23 +40,22 @@ class WriteFiles:
         self._now = now
 
     async def __call__(
-        self, claim: BatchClaim, progress: BatchProgress
-    ) -> tuple[str | None, str | None]:
-        """Return the ids of the output file and of the error file, None for one without a line.
+        self, claim: BatchClaim, progress: BatchProgress, *, failures: bool
+    ) -> str | None:
+        """Return the id of the output file or, for `failures`, of the error file; None for a file
+        without a line.
 
-        Raises: RequestError if there is no room for a file now; StoreError.
+        Raises: RequestError if there is no room for it now; StoreError.
         """
-        output = await self._write(claim, progress.output_bytes, failures=False)
-        return output, await self._write(claim, progress.error_bytes, failures=True)
-
-    async def _write(self, claim: BatchClaim, size: int, *, failures: bool) -> str | None:
+        size = progress.error_bytes if failures else progress.output_bytes
         if not size:
             return None
-        # The id follows from the batch: a server that goes on after another finds its file.
         kind = "errors" if failures else "output"
-        file_id = f"file-{claim.batch_id.removeprefix('batch_')}-{kind}"
-        if await self._exists(claim.tenant, file_id):
-            return file_id
+        ids = [_file_id(claim.batch_id, kind, attempt) for attempt in range(claim.attempt)]
+        for file_id in ids:
+            if await self._exists(claim.tenant, file_id):
+                return file_id
+        file_id = ids[-1]
         with self._bytes_in_work.hold(claim.tenant, "files") as held:
             await held.wait_for(min(size, held.most))
             content = b"".join(await self._read(claim, failures=failures))
@@ -86,3 +85,13 @@ class WriteFiles:
             bodies += [each.body for each in results]
             after = results[-1].line
         return bodies
+
+
+def _file_id(batch_id: str, kind: str, attempt: int) -> str:
+    """Return an id that follows from the batch: a server that goes on finds an earlier one's file.
+
+    Each attempt has its own, since a file that a killed server left half-written may keep its id
+    from others for an hour.
+    """
+    name = f"file-{batch_id.removeprefix('batch_')}-{kind}"
+    return f"{name}-{attempt}" if attempt else name

@@ -27,7 +27,7 @@ from antiphon.application.ports import (
     NewId,
 )
 from antiphon.application.resources.batches.input_lines import InputLine, read_lines
-from antiphon.application.resources.batches.output_files import WriteFiles
+from antiphon.application.resources.batches.output_files import WriteFile
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.retry import retry
 from antiphon.application.support.threads import run_in_thread
@@ -100,7 +100,7 @@ class BatchParts(Struct, frozen=True, kw_only=True):
     batches: Batches
     files: FileStore
     answer: AnswerRequest
-    write_files: WriteFiles
+    write_file: WriteFile
     slots: FairQueue
     limits: WorkLimits
     new_id: NewId
@@ -228,19 +228,20 @@ class WorkOnBatch:
         self._batch = batch
 
     async def _write_files(self) -> None:
-        errors = () if self._batch.errors is None else self._batch.errors.data
         progress = await self._parts.batches.get_progress(self._claim)
-        try:
-            output, failures = await self._write_when_there_is_room(progress)
-        except RequestError as error:
-            code = error.code or "file_quota_exceeded"
-            full = BatchError(code=code, message=error.message)
-            await self._update(partial(self._failed, errors=[*errors, full]))
-            return
+        errors = [] if self._batch.errors is None else [*self._batch.errors.data]
+        ids: list[str | None] = []
+        for failures in (False, True):
+            try:
+                ids.append(await self._write_when_there_is_room(progress, failures=failures))
+            except RequestError as error:
+                code = error.code or "file_quota_exceeded"
+                errors.append(BatchError(code=code, message=error.message))
+                ids.append(None)
         step: Step = "complete" if self._batch.expired_at is None else "expire"
 
         def end(batch: Batch) -> Batch:
-            batch = replace(batch, output_file_id=output, error_file_id=failures)
+            batch = replace(batch, output_file_id=ids[0], error_file_id=ids[1])
             if errors:
                 return self._failed(batch, errors=errors)
             return advance(batch, step, self._parts.now())
@@ -254,12 +255,12 @@ class WorkOnBatch:
         )
 
     async def _write_when_there_is_room(
-        self, progress: BatchProgress
-    ) -> tuple[str | None, str | None]:
+        self, progress: BatchProgress, *, failures: bool
+    ) -> str | None:
         """Raises: RequestError if there is still no room a day after the batch has expired."""
         while True:
             try:
-                return await self._parts.write_files(self._claim, progress)
+                return await self._parts.write_file(self._claim, progress, failures=failures)
             except RequestError as error:
                 if self._parts.now() > self._batch.expires_at + WINDOW_S:
                     raise

@@ -5,6 +5,7 @@ others through the app, but for the socket and the check of a credential.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from antiphon.entrypoints.http.access.refusals import refuse_request
 from antiphon.entrypoints.http.api.requests import REQUEST_ID_HEADER
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER
 from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect
+
+logger = logging.getLogger("antiphon.batches")
 
 _RETRY_AFTER, _SHOULD_RETRY = b"retry-after", b"x-should-retry"
 
@@ -39,10 +42,13 @@ class InProcessRequests(AnswerRequest):
         scope = _scope(url, body)
         try:
             scope["auth"] = lowest(await self._refresh(caller))
+            await self.app(scope, exchange.receive, exchange.send)
         except AntiphonError as error:
             await refuse_request(scope, exchange.send, error, self._dialect)
-        else:
-            await self.app(scope, exchange.receive, exchange.send)
+        except Exception as error:  # one request must not stop the others of its batch
+            logger.exception("POST %s of a batch failed", url)
+            exchange = _Exchange(b"")
+            await refuse_request(scope, exchange.send, error, self._dialect)
         return exchange.answer()
 
 

@@ -12,7 +12,7 @@ import pytest
 from antiphon.adapters.stores.batches.store import SqliteBatches
 from antiphon.adapters.stores.files.store import MemoryFileStore
 from antiphon.application.ports import AnswerRequest, BatchClaim, Batches, StoredFile
-from antiphon.application.resources.batches.output_files import WriteFiles
+from antiphon.application.resources.batches.output_files import WriteFile
 from antiphon.application.resources.batches.run import RunBatches
 from antiphon.application.resources.batches.work import BatchParts, WorkLimits, WorkOnBatch
 from antiphon.application.resources.files import CreateFile, FileLimits
@@ -70,7 +70,7 @@ class World:
             batches=batches,
             files=self.files,
             answer=self.answer,
-            write_files=WriteFiles(batches, self.files, create, BytesInWork(), now=self.now),
+            write_file=WriteFile(batches, self.files, create, BytesInWork(), now=self.now),
             slots=FairQueue(4, per_tenant=3),
             limits=WorkLimits(line_bytes=1000, file_bytes=file_bytes, claim_s=0.4),
             new_id=self.new_id,

@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.application.ports import ApiKey
-from antiphon.application.resources.keys import FindCaller, create_key, hash_of
-from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
+from antiphon.application.resources.keys import (
+    FindCaller,
+    RefreshCaller,
+    caller_of,
+    create_key,
+    hash_of,
+)
+from antiphon.domain.access.callers import Caller
+from antiphon.domain.access.limits import KeyPolicy
+from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError, Unauthenticated
 
 
 class Source:
@@ -155,3 +164,44 @@ async def test_a_source_that_fails_is_asked_again_and_its_failure_is_not_cached(
         await find("k")
     source.fails = False
     assert await tenant_of(find, "k") == "t"
+
+
+async def test_a_caller_is_refreshed_with_what_its_key_may_do_now() -> None:
+    listed: list[ApiKey] = []
+    asked = 0
+
+    async def keys() -> list[ApiKey]:
+        nonlocal asked
+        asked += 1
+        return list(listed)
+
+    time = 100.0
+    refresh = RefreshCaller([keys], now=lambda: time, date=lambda: time, cache_ttl_s=5)
+    _, key = make_key()
+    caller = caller_of(key)
+    with pytest.raises(Unauthenticated, match="revoked"):
+        await refresh(caller)
+    listed.append(replace(key, policy=KeyPolicy(models=("m",), expires_at=200)))
+    time = 105.0
+    refreshed = await refresh(caller)
+    assert refreshed.policy.models == ("m",)
+    assert (await refresh(caller), asked) == (refreshed, 2)
+    with pytest.raises(Unauthenticated, match="revoked"):
+        await refresh(replace(caller, tenant="other"))
+    time = 201.0
+    with pytest.raises(Unauthenticated, match="expired"):
+        await refresh(caller)
+
+
+@pytest.mark.parametrize("key_id", ["", "proxy:abc", "oidc:abc"])
+async def test_a_caller_without_a_key_of_ours_stays_as_it_is(key_id: str) -> None:
+    caller = Caller(tenant="t", key_id=key_id)
+    assert await RefreshCaller([])(caller) is caller
+
+
+async def test_keys_that_cannot_be_listed_refuse_for_now() -> None:
+    async def fail() -> list[ApiKey]:
+        raise StoreError("down")
+
+    with pytest.raises(KeysUnavailable):
+        await RefreshCaller([fail])(Caller(tenant="t", key_id="key_1"))

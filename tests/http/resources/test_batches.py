@@ -14,6 +14,7 @@ import openai
 import pytest
 from msgspec.structs import replace
 from openai.types import Batch
+from tests.adapters.fake_embeddings import embedding
 from tests.http.conftest import wait_until
 
 from antiphon.adapters.ids import new_id
@@ -370,3 +371,48 @@ def test_a_batch_ends_with_errors_when_its_key_is_revoked(keys: Keys) -> None:
     assert errors
     assert {each["response"]["status_code"] for each in errors} == {401}
     assert {each["response"]["body"]["error"]["code"] for each in errors} == {"invalid_api_key"}
+
+
+def test_vectors_are_made_in_batches(serve: Any) -> None:
+    with embedding() as engine:
+        given = {"embeddings.url": engine.url, "embeddings.model": "small", "store": "sqlite"}
+        with (
+            serve(**given) as server,
+            openai.OpenAI(base_url=server.api, api_key="none", max_retries=0) as client,
+        ):
+            lines = [
+                line("a", {"model": "small", "input": "a"}, url="/v1/embeddings"),
+                line("b", {"model": "small", "input": []}, url="/v1/embeddings"),
+            ]
+            batch = wait(client, create(client, lines, "/v1/embeddings"))
+            assert counts(batch) == (2, 1, 1)
+            [made] = lines_of(client, batch.output_file_id)
+            assert made["custom_id"] == "a"
+            [entry] = made["response"]["body"]["data"]
+            assert (
+                entry["embedding"]
+                == client.embeddings.create(model="small", input="a", encoding_format="float")
+                .data[0]
+                .embedding
+            )
+            [refused] = lines_of(client, batch.error_file_id)
+            assert refused["response"]["body"]["error"]["param"] == "input"
+
+
+def test_batches_and_their_results_outlive_the_server(serve: Any) -> None:
+    with (
+        serve(store="sqlite") as server,
+        openai.OpenAI(base_url=server.api, api_key="none", max_retries=0) as client,
+    ):
+        slow = [{"say": "slow", "tick": 0.2}]
+        lines = [line(f"{n}", chat(f"@@script {json.dumps(slow)}")) for n in range(40)]
+        batch = create(client, [line("quick"), *lines])
+        wait_until(lambda: counts(client.batches.retrieve(batch.id))[1] > 0)
+    with (
+        serve(store="sqlite") as server,
+        openai.OpenAI(base_url=server.api, api_key="none", max_retries=0) as client,
+    ):
+        batch = wait(client, batch)
+        assert (batch.status, counts(batch)) == ("completed", (41, 41, 0))
+        answers = lines_of(client, batch.output_file_id)
+        assert len({each["custom_id"] for each in answers}) == len(answers) == 41
