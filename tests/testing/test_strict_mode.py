@@ -61,6 +61,11 @@ EXAMPLES = (
         "from antiphon.adapters.stores.vectors.store import SqliteVectorStores as MyVectorStores",
     ),
     Example(
+        "batches",
+        "BatchesContract",
+        "from antiphon.adapters.stores.batches.store import SqliteBatches as MyBatches",
+    ),
+    Example(
         "tool_server",
         "ToolServerContract",
         """

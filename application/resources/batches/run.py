@@ -17,8 +17,8 @@ logger = logging.getLogger("antiphon.batches")
 
 CONSEQUENCE = "batches are not run"
 
-MAX_BATCHES = 8
-"""Batches that a server works on at a time."""
+MAX_BATCHES = 32
+"""Batches that a server works on at a time. The second half is for tenants that have none here."""
 
 MAX_PER_TENANT = 4
 
@@ -62,14 +62,21 @@ class RunBatches:
                         await self._has_work.wait()
 
     async def _claim(self) -> ClaimedBatch | None:
-        if self._per_tenant.total() >= MAX_BATCHES:
-            return None
-        busy = [each for each, count in self._per_tenant.items() if count >= MAX_PER_TENANT]
-        claim_s = self._parts.limits.claim_s
-        claimed = await self._parts.batches.claim_batch(claim_s=claim_s, skip=busy)
+        """Claim a batch of a tenant that has none here, or else the next one of any."""
+        claimed = await self._claim_except(1, most=MAX_BATCHES)
+        if claimed is None:
+            claimed = await self._claim_except(MAX_PER_TENANT, most=MAX_BATCHES // 2)
         if claimed is not None:
             self._per_tenant[claimed.claim.tenant] += 1
         return claimed
+
+    async def _claim_except(self, per_tenant: int, *, most: int) -> ClaimedBatch | None:
+        if self._per_tenant.total() >= most:
+            return None
+        return await self._parts.batches.claim_batch(
+            claim_s=self._parts.limits.claim_s,
+            skip=[each for each, count in self._per_tenant.items() if count >= per_tenant],
+        )
 
     async def _work_on(self, claimed: ClaimedBatch, outages: Outages) -> None:
         claim = claimed.claim
@@ -85,7 +92,7 @@ class RunBatches:
         finally:
             if self._working.get(claim.batch_id) is work:
                 del self._working[claim.batch_id]
-            self._per_tenant[claim.tenant] -= 1
+            self._per_tenant -= Counter([claim.tenant])  # forgets those that have none
             self._has_work.set()
 
     async def sweep(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.adapters.stores.batches.store import SqliteBatches
 from antiphon.adapters.stores.files.store import MemoryFileStore
-from antiphon.application.ports import AnswerRequest, BatchClaim, Batches, StoredFile
+from antiphon.application.ports import AnswerRequest, BatchClaim, Batches, FileUsage, StoredFile
 from antiphon.application.resources.batches.output_files import WriteFile
 from antiphon.application.resources.batches.run import RunBatches
 from antiphon.application.resources.batches.work import BatchParts, WorkLimits, WorkOnBatch
@@ -56,7 +56,7 @@ class World:
     def __init__(self, batches: Batches, **limits: int) -> None:
         self.time = float(NOW)
         self.batches = batches
-        self.files = MemoryFileStore()
+        self.files: MemoryFileStore = MemoryFileStore()
         self.answer = Echo()
         self._ids = 0
         self.parts = self._parts(batches, **limits)
@@ -433,6 +433,44 @@ async def test_a_batch_survives_a_kill_at_each_of_its_steps(
     assert sorted(ids) == ["c0", "c1", "c2", "c3", "c4"]
 
 
+class HalfWritten(MemoryFileStore):
+    """Files of which each id keeps the file that a killed server has begun from all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: set[str] = set()
+
+    async def create_file(
+        self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
+    ) -> None:
+        if file.id == "file-in":
+            await super().create_file(tenant, file, content, limit=limit)
+        elif file.id in self.begun:
+            raise StoreError("the same id already exists")
+        elif self.begun:
+            await super().create_file(tenant, file, content, limit=limit)
+        else:
+            self.begun.add(file.id)
+            raise Killed
+
+
+async def test_a_file_that_a_killed_server_has_half_written_is_written_anew(
+    batches: SqliteBatches,
+) -> None:
+    world = World(batches)
+    world.files = HalfWritten()
+    world.parts = world._parts(batches)
+    await world.create(2)
+    claimed = await batches.claim_batch(claim_s=600)
+    assert claimed is not None
+    with pytest.RaisesGroup(Killed):
+        await WorkOnBatch(world.parts, claimed)()
+    await batches.extend_claim(claimed.claim, 0)
+    batch = await world.work()
+    assert batch.status == "completed"
+    assert len(await world.lines(batch.output_file_id)) == 2
+
+
 async def test_a_store_that_fails_for_a_moment_costs_no_answer(batches: SqliteBatches) -> None:
     world = World(batches)
     failures = 3
@@ -490,3 +528,40 @@ async def test_a_server_that_stops_leaves_its_batches_to_others_at_once(world: W
     running.cancel()
     await asyncio.wait([running])
     assert await world.batches.claim_batch(claim_s=1) is not None
+
+
+async def test_many_batches_of_a_tenant_do_not_keep_another_waiting(world: World) -> None:
+    """It has four batches here at most, and one that comes later begins before its others."""
+    begun: list[str] = []
+    all_begun = asyncio.Event()
+
+    class Hanging(Mortal):
+        async def get_progress(self, claim: BatchClaim) -> None:
+            begun.append(claim.tenant)
+            if len(begun) == 5:
+                all_begun.set()
+            await asyncio.Event().wait()
+
+    for number in range(20):
+        await create_empty(world, "many", number)
+    await create_empty(world, "one", 99)
+    hanging: Any = Hanging(world.batches, 10_000, is_done=False)
+    running = asyncio.create_task(RunBatches(world._parts(hanging), keep_days=0).run_forever())
+    async with asyncio.timeout(10):
+        await all_begun.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert sorted(begun[:2]) == ["many", "one"]
+    assert sorted(begun) == ["many"] * 4 + ["one"]
+
+
+async def create_empty(world: World, tenant: str, number: int) -> None:
+    batch = Batch(
+        id=f"batch_{number}",
+        endpoint=ENDPOINT,
+        input_file_id="file-none",
+        status="in_progress",
+        created_at=NOW,
+        expires_at=NOW + WINDOW_S,
+    )
+    await world.batches.create_batch(Caller(tenant=tenant), batch)
