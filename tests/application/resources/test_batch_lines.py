@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.application.resources.batches.input_lines import (
+    BYTE_ORDER_MARK as MARK,
+)
+from antiphon.application.resources.batches.input_lines import (
+    InputLine,
+    read_lines,
+)
 from antiphon.domain.batches.batch import (
     ENDED,
     TRANSITIONS,
@@ -24,12 +33,19 @@ from antiphon.domain.batches.lines import (
     LineAnswer,
     answered_line,
     error_line,
+    read_line,
 )
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import BodyTooLarge, RequestError
 
 Json = dict[str, Any]
 NOW = 1_790_000_000
 CHAT = "/v1/chat/completions"
+VALUES = st.one_of(st.none(), st.booleans(), st.text(), st.floats(allow_nan=False), st.just({}))
+JSON = st.dictionaries(st.sampled_from(["custom_id", "method", "url", "body", "x"]), VALUES)
+
+
+def to_bytes(value: Json) -> bytes:
+    return json.dumps(value).encode()
 
 
 def a_batch(status: BatchStatus = "validating") -> Batch:
@@ -198,3 +214,48 @@ def test_results_have_the_shapes_of_the_official_api() -> None:
         "response": None,
         "error": {"code": "batch_expired", "message": "Too late."},
     }
+
+
+@given(st.one_of(st.binary(), st.text().map(str.encode), JSON.map(to_bytes)))
+def test_whatever_a_line_is_it_is_right_or_an_error(line: bytes) -> None:
+    check = CheckLines(CHAT)
+    check.add(1, line)
+    assert len(check.errors) <= 1
+    if not check.errors:
+        assert read_line(line).method == "POST"
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b" ", b"\xef\xbb\xbf", b"long" * 9])),
+    st.integers(1, 40),
+    st.integers(1, 7),
+)
+def test_lines_are_the_same_however_their_blocks_are_cut(
+    pieces: list[bytes], max_bytes: int, size: int
+) -> None:
+    content = b"".join(pieces)
+
+    async def blocks() -> AsyncGenerator[bytes]:
+        for start in range(0, len(content), size):
+            yield content[start : start + size]
+
+    async def read() -> list[tuple[int, bytes | None]]:
+        lines = read_lines(blocks(), max_bytes=max_bytes)
+        return [(each.number, text_or_none(each)) async for each in lines]
+
+    whole = enumerate(content.split(b"\n"), 1)
+    expected = [
+        (
+            number,
+            None if len(line) > max_bytes else line.removeprefix(MARK) if number == 1 else line,
+        )
+        for number, line in whole
+    ]
+    assert asyncio.run(read()) == [each for each in expected if each[1] is None or each[1].strip()]
+
+
+def text_or_none(line: InputLine) -> bytes | None:
+    try:
+        return line.text
+    except BodyTooLarge:
+        return None
