@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -107,6 +107,27 @@ class BatchParts(Struct, frozen=True, kw_only=True):
     now: Clock
 
 
+class _AddTogether:
+    """Adds results of lines. Those that come while others are written share the next write, as a
+    store may take 10 ms for each, one after another.
+
+    If a write fails, all lines of the batch are stopped: none counts as done that was in it.
+    """
+
+    def __init__(self, add: Callable[[Sequence[LineResult]], Awaitable[None]]) -> None:
+        self._add = add
+        self._pending: dict[int, LineResult] = {}
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, result: LineResult) -> None:
+        """Return when the result is stored. Raises: LeaseLost; StoreError."""
+        self._pending[result.line] = result
+        async with self._turn:
+            if result.line in self._pending:
+                results, self._pending = [*self._pending.values()], {}
+                await self._add(results)
+
+
 class WorkOnBatch:
     """One batch, as long as this server has it."""
 
@@ -116,6 +137,7 @@ class WorkOnBatch:
         self._caller = claimed.caller
         self._batch = claimed.batch
         self._output_bytes = 0
+        self._add_together = _AddTogether(self._add)
         self._news = asyncio.Event()
         self._is_stopping = asyncio.Event()
 
@@ -302,7 +324,7 @@ class WorkOnBatch:
                 body, is_failure = self._too_large(request.custom_id), True
             else:
                 self._output_bytes += len(body)
-        await self._add([LineResult(line=number, is_failure=is_failure, body=body)])
+        await self._add_together(LineResult(line=number, is_failure=is_failure, body=body))
 
     def _too_large(self, custom_id: str) -> bytes:
         return self._error_line(

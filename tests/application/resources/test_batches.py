@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from antiphon.adapters.stores.batches.store import SqliteBatches
 from antiphon.adapters.stores.files.store import MemoryFileStore
-from antiphon.application.ports import AnswerRequest, BatchClaim, Batches, FileUsage, StoredFile
+from antiphon.application.ports import (
+    AnswerRequest,
+    BatchClaim,
+    Batches,
+    FileUsage,
+    LineResult,
+    StoredFile,
+)
 from antiphon.application.resources.batches.output_files import WriteFile
 from antiphon.application.resources.batches.run import RunBatches
 from antiphon.application.resources.batches.work import BatchParts, WorkLimits, WorkOnBatch
@@ -469,6 +476,36 @@ async def test_a_file_that_a_killed_server_has_half_written_is_written_anew(
     batch = await world.work()
     assert batch.status == "completed"
     assert len(await world.lines(batch.output_file_id)) == 2
+
+
+async def test_answers_that_come_while_others_are_written_share_a_write(
+    batches: SqliteBatches,
+) -> None:
+    sizes: list[int] = []
+    is_writing = asyncio.Event()
+
+    class Slow(Mortal):
+        async def add_results(self, claim: BatchClaim, results: Sequence[LineResult]) -> bool:
+            sizes.append(len(results))
+            is_writing.set()
+            while len(world.answer.asked) < 3:
+                await asyncio.sleep(0)
+            for _ in range(5):  # the others have their answers, and come to wait for this write
+                await asyncio.sleep(0)
+            return await batches.add_results(claim, results)
+
+    async def answer_the_others_meanwhile(number: int) -> None:
+        if number:
+            await is_writing.wait()
+
+    slow: Any = Slow(batches, 1000, is_done=False)
+    world = World(batches)
+    world.parts = world._parts(slow)
+    world.answer.before = answer_the_others_meanwhile
+    await world.create(3)
+    batch = await world.work()
+    assert counts(batch) == (3, 3, 0)
+    assert sizes == [1, 2]
 
 
 async def test_a_store_that_fails_for_a_moment_costs_no_answer(batches: SqliteBatches) -> None:
