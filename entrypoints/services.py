@@ -274,6 +274,7 @@ def build_batches(
         limits=WorkLimits(
             line_bytes=options.limits.max_bytes,
             file_bytes=file_limits.max_bytes,
+            lines=settings.batch_lines,
             claim_s=settings.lease_s,
         ),
         new_id=new_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from antiphon.domain.errors import BodyTooLarge
@@ -27,7 +27,7 @@ class InputLine:
         return self._text
 
 
-async def read_lines(blocks: AsyncGenerator[bytes], *, max_bytes: int) -> AsyncIterator[InputLine]:
+async def read_lines(blocks: AsyncGenerator[bytes], *, max_bytes: int) -> AsyncGenerator[InputLine]:
     """Yield the lines that are not blank. Those of more than `max_bytes` have no text.
 
     Raises: what reading the blocks raises.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from antiphon.application.ports import (
 )
 from antiphon.application.resources.batches.input_lines import InputLine, read_lines
 from antiphon.application.resources.batches.output_files import WriteFile
+from antiphon.application.support.bytes_in_work import FREE_BYTES
 from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.retry import retry
 from antiphon.application.support.threads import run_in_thread
@@ -50,7 +52,7 @@ from antiphon.domain.batches.lines import (
     error_line,
     read_line,
 )
-from antiphon.domain.errors import LeaseLost, NotFound, RequestError, StoreError
+from antiphon.domain.errors import BodyTooLarge, LeaseLost, NotFound, RequestError, StoreError
 
 logger = logging.getLogger("antiphon.batches")
 
@@ -82,11 +84,13 @@ FILE_NOT_FOUND = BatchError(
 class WorkLimits(Struct, frozen=True, kw_only=True):
     """`line_bytes` limits a line of the input, `file_bytes` the output file.
 
-    `claim_s`: the seconds after which another server goes on with the batch of one that was killed.
+    `lines` of a batch are in work at a time, those that wait to be sent again included. `claim_s`:
+    the seconds after which another server goes on with the batch of one that was killed.
     """
 
     line_bytes: int
     file_bytes: int
+    lines: int = 16
     claim_s: float = 20.0
 
     @property
@@ -105,6 +109,34 @@ class BatchParts(Struct, frozen=True, kw_only=True):
     limits: WorkLimits
     new_id: NewId
     now: Clock
+
+
+class _LineSlot:
+    """The slot of a line while its request runs.
+
+    A short line gives it back while it waits to be sent again, so that other batches of its tenant
+    go on. A long one keeps it, so that few of them are in memory.
+    """
+
+    def __init__(self, slots: FairQueue, tenant: str, size: int) -> None:
+        self._slots = slots
+        self._tenant = tenant
+        self._is_held = False
+        self.is_kept = size > FREE_BYTES
+
+    async def take(self) -> None:
+        if not self._is_held:
+            await self._slots.acquire(self._tenant)
+            self._is_held = True
+
+    def rest(self) -> None:
+        if not self.is_kept:
+            self.release()
+
+    def release(self) -> None:
+        if self._is_held:
+            self._slots.release(self._tenant)
+            self._is_held = False
 
 
 class _AddTogether:
@@ -189,14 +221,11 @@ class WorkOnBatch:
     async def _validate(self) -> None:
         check = CheckLines(self._batch.endpoint)
         try:
-            async for line in self._lines():
-                try:
-                    await run_in_thread(len(line.text), check.add, line.number, line.text)
-                except RequestError as error:
-                    check.count += 1
-                    check.add_error(line.number, error.code or "invalid_value", error.message)
-                if check.is_over:
-                    break
+            async with aclosing(self._lines()) as lines:
+                async for line in lines:
+                    await _check(check, line)
+                    if check.is_over:
+                        break
             errors = check.errors
         except NotFound:
             errors = [FILE_NOT_FOUND]
@@ -209,11 +238,13 @@ class WorkOnBatch:
 
     async def _run_lines(self) -> None:
         """Answer the lines, then finalize, and record how the batch is to end."""
-        is_file_missing = False
+        errors: Sequence[BatchError] = ()
         try:
             await self._answer_lines()
         except* NotFound:
-            is_file_missing = True
+            errors = [FILE_NOT_FOUND]
+        except* RequestError as group:  # a line was right when it was checked: settings changed
+            errors = [BatchError(code="invalid_value", message=str(_first(group)))]
         progress = await self._parts.batches.get_progress(self._claim)
         is_late = self._has_expired and len(progress.lines) < self._batch.request_counts.total
 
@@ -221,15 +252,15 @@ class WorkOnBatch:
             batch = self._stepped(batch, "finalize")
             if batch.status != "finalizing":  # cancelled meanwhile
                 return batch
-            if is_file_missing:
-                return replace(batch, errors=BatchErrors(data=[FILE_NOT_FOUND]))
+            if errors:
+                return replace(batch, errors=BatchErrors(data=errors))
             return replace(batch, expired_at=int(self._parts.now())) if is_late else batch
 
         await self._update(finalize)
 
     async def _finish(self) -> None:
         if self._batch.expired_at is not None:
-            with suppress(NotFound):  # the input file was deleted
+            with suppress(RequestError):  # the input file was deleted
                 await self._expire_lines()
         await self._write_files()
 
@@ -291,7 +322,7 @@ class WorkOnBatch:
 
     # --- its lines --------------------------------------------------------------------------------
 
-    def _lines(self) -> AsyncIterator[InputLine]:
+    def _lines(self) -> AsyncGenerator[InputLine]:
         blocks = self._parts.files.stream_content(self._claim.tenant, self._batch.input_file_id)
         return read_lines(blocks, max_bytes=self._parts.limits.line_bytes)
 
@@ -299,22 +330,25 @@ class WorkOnBatch:
         """Send the requests that have no result yet. Raises: NotFound; StoreError."""
         progress = await self._parts.batches.get_progress(self._claim)
         self._output_bytes = progress.output_bytes
-        slots, tenant = self._parts.slots, self._claim.tenant
-        async with asyncio.TaskGroup() as running:
-            async for line in self._lines():
+        places = asyncio.Semaphore(self._parts.limits.lines)
+        async with asyncio.TaskGroup() as running, aclosing(self._lines()) as lines:
+            async for line in lines:
                 if line.number in progress.lines:
                     continue
-                await slots.acquire(tenant)
+                await places.acquire()
+                slot = _LineSlot(self._parts.slots, self._claim.tenant, len(line.text))
+                if slot.is_kept:
+                    await slot.take()
                 if self._is_stopping.is_set():
-                    slots.release(tenant)
+                    slot.release()
                     break
-                task = running.create_task(self._answer(line.number, line.text))
-                task.add_done_callback(lambda _: slots.release(tenant))
+                task = running.create_task(self._answer(line.number, line.text, slot))
+                task.add_done_callback(partial(_free, slot, places))
 
-    async def _answer(self, number: int, text: bytes) -> None:
+    async def _answer(self, number: int, text: bytes, slot: _LineSlot) -> None:
         request = await run_in_thread(len(text), read_line, text)
         del text
-        answer = await self._send(request)
+        answer = await self._send(request, slot)
         if answer is None:
             return
         body = answered_line(self._parts.new_id("batch_req"), request.custom_id, answer)
@@ -337,24 +371,26 @@ class WorkOnBatch:
     def _error_line(self, custom_id: str, code: str, message: str) -> bytes:
         return error_line(self._parts.new_id("batch_req"), custom_id, code, message)
 
-    async def _send(self, request: RequestLine) -> LineAnswer | None:
+    async def _send(self, request: RequestLine, slot: _LineSlot) -> LineAnswer | None:
         """Return the answer to a request, or None if the batch stops before it is accepted."""
         while True:
+            await slot.take()
+            if self._is_stopping.is_set():
+                return None
             answer = await self._parts.answer(self._caller, request.url, bytes(request.body))
             if answer.retry_after_s is None:
                 return answer
+            slot.rest()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(answer.retry_after_s, MAX_REFUSED_S)):
                     await self._is_stopping.wait()
-            if self._is_stopping.is_set():
-                return None
 
     async def _expire_lines(self) -> None:
         """Write an error for each line that has no result. Raises: NotFound; StoreError."""
         progress = await self._parts.batches.get_progress(self._claim)
         expired: list[LineResult] = []
         message = "This request could not be executed before the completion window expired."
-        async for line in self._lines():
+        async for line in self._lines():  # read to its end
             if line.number in progress.lines:
                 continue
             request = await run_in_thread(len(line.text), read_line, line.text)
@@ -370,3 +406,22 @@ class WorkOnBatch:
             lambda: self._parts.batches.add_results(self._claim, results), STORE_RETRY_S
         ):
             raise LeaseLost
+
+
+async def _check(check: CheckLines, line: InputLine) -> None:
+    try:
+        await run_in_thread(len(line.text), check.add, line.number, line.text)
+    except BodyTooLarge as error:
+        check.count += 1
+        check.add_error(line.number, str(error.code), error.message)
+
+
+def _free(slot: _LineSlot, places: asyncio.Semaphore, _task: object) -> None:
+    """Free what a line had. Its task may have been cancelled before its first step."""
+    slot.release()
+    places.release()
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.adapters.stores.batches.store import SqliteBatches
 from antiphon.adapters.stores.files.store import MemoryFileStore
@@ -57,6 +58,16 @@ class Echo(AnswerRequest):
         return LineAnswer(status_code=200, request_id=f"req_{number}", body=body)
 
 
+def a_batch(batch_id: str) -> Batch:
+    return Batch(
+        id=batch_id,
+        endpoint=ENDPOINT,
+        input_file_id="file-in",
+        created_at=NOW,
+        expires_at=NOW + WINDOW_S,
+    )
+
+
 class World:
     """A server that runs batches, with a clock that a test sets."""
 
@@ -103,13 +114,7 @@ class World:
             id="file-in", filename="in", purpose="batch", bytes=len(content), created_at=NOW
         )
         await self.files.create_file(US, file, content)
-        batch = Batch(
-            id="batch_1",
-            endpoint=ENDPOINT,
-            input_file_id="file-in",
-            created_at=NOW,
-            expires_at=NOW + WINDOW_S,
-        )
+        batch = a_batch("batch_1")
         await self.batches.create_batch(CALLER, batch)
         return batch
 
@@ -215,6 +220,34 @@ async def test_a_refused_line_is_sent_again(world: World) -> None:
     batch = await world.work()
     assert (batch.status, counts(batch)) == ("completed", (5, 5, 0))
     assert sorted(refused) == [0, 1, 2, 3, 4]
+
+
+async def test_lines_that_wait_for_a_limit_do_not_hold_up_other_batches_of_the_tenant(
+    world: World,
+) -> None:
+    refused = asyncio.Event()
+
+    async def refuse(_number: int) -> LineAnswer | None:
+        if second:
+            return None
+        refused.set()
+        return LineAnswer(status_code=429, request_id="req", body=b"{}", retry_after_s=3600)
+
+    world.answer.before = refuse
+    second = False
+    await world.create(10)
+    first = asyncio.create_task(world.work())
+    await refused.wait()
+    second = True
+    await world.batches.create_batch(CALLER, a_batch("batch_2"))
+    claimed = await world.batches.claim_batch(claim_s=600)
+    assert claimed is not None
+    async with asyncio.timeout(5):
+        await WorkOnBatch(world.parts, claimed)()
+    batch = await world.batches.get_batch(US, "batch_2")
+    assert (batch.status, counts(batch)) == ("completed", (10, 10, 0))
+    await world.cancel()
+    await first
 
 
 async def test_a_file_with_wrong_lines_fails_and_nothing_is_sent(world: World) -> None:
@@ -346,6 +379,16 @@ async def test_a_batch_whose_input_was_deleted_fails_with_what_it_has(world: Wor
     await world.files.delete_file(US, "file-in")
     batch = await world.work()
     assert (batch.status, code_of(batch)) == ("failed", "input_file_not_found")
+
+
+async def test_a_line_that_new_settings_refuse_fails_the_batch_with_what_it_has(
+    world: World,
+) -> None:
+    await world.create(3)
+    await world.batches.update_batch(US, "batch_1", lambda batch: advance(batch, "begin", NOW))
+    world.parts = replace(world.parts, limits=replace(world.parts.limits, line_bytes=10))
+    batch = await world.work()
+    assert (batch.status, code_of(batch)) == ("failed", "invalid_value")
 
 
 async def test_answers_beyond_the_size_of_a_file_are_errors(batches: SqliteBatches) -> None:
@@ -482,21 +525,23 @@ async def test_answers_that_come_while_others_are_written_share_a_write(
     batches: SqliteBatches,
 ) -> None:
     sizes: list[int] = []
-    is_writing = asyncio.Event()
+    is_writing, others_answer = asyncio.Event(), asyncio.Event()
 
     class Slow(Mortal):
         async def add_results(self, claim: BatchClaim, results: Sequence[LineResult]) -> bool:
             sizes.append(len(results))
             is_writing.set()
-            while len(world.answer.asked) < 3:
-                await asyncio.sleep(0)
-            for _ in range(5):  # the others have their answers, and come to wait for this write
-                await asyncio.sleep(0)
+            if len(sizes) == 1:
+                await others_answer.wait()
+                for _ in range(5):  # they come to wait for this write
+                    await asyncio.sleep(0)
             return await batches.add_results(claim, results)
 
     async def answer_the_others_meanwhile(number: int) -> None:
         if number:
             await is_writing.wait()
+        if number == 2:
+            others_answer.set()
 
     slow: Any = Slow(batches, 1000, is_done=False)
     world = World(batches)
