@@ -18,8 +18,8 @@ from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import AnswerRequest, OtherServers
 from antiphon.application.resources.batches import operations
 from antiphon.application.resources.batches.output_files import WriteFile
+from antiphon.application.resources.batches.parts import BatchParts, WorkLimits
 from antiphon.application.resources.batches.run import RunBatches
-from antiphon.application.resources.batches.work import BatchParts, WorkLimits
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.embeddings import MakeEmbeddings
 from antiphon.application.resources.files import CreateFile, FileLimits

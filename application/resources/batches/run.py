@@ -8,7 +8,8 @@ from collections import Counter
 from contextlib import suppress
 
 from antiphon.application.ports import ClaimedBatch
-from antiphon.application.resources.batches.work import BatchParts, WorkOnBatch
+from antiphon.application.resources.batches.parts import BatchParts
+from antiphon.application.resources.batches.work import WorkOnBatch
 from antiphon.application.support.outages import Outages
 from antiphon.application.support.tasks import run_to_completion, work_for
 from antiphon.domain.errors import StoreError

@@ -14,7 +14,8 @@ from antiphon.application.ports import (
     StoredFile,
 )
 from antiphon.application.resources.batches.output_files import WriteFile
-from antiphon.application.resources.batches.work import BatchParts, WorkLimits, WorkOnBatch
+from antiphon.application.resources.batches.parts import BatchParts, WorkLimits
+from antiphon.application.resources.batches.work import WorkOnBatch
 from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.support.fair_queue import FairQueue
