@@ -319,7 +319,7 @@ class EngineContract:
     ) -> None:
         if not engine.scores_prompts:
             return
-        request = ask(max_tokens=6, logprobs=0, temperature=0.0, ignore_eos=True)
+        request = ask(max_tokens=6, logprobs=0)
         steps = await steps_of(engine, request)
         written = [each.logprob for step in steps for each in step.logprobs or ()]
         tokens = (*request.prompt.token_ids, *tokens_of(steps))
