@@ -40,6 +40,7 @@ AntiphonError
 ├── SandboxError              a sandbox could not run code                    shown in its item
 │   └── SandboxesBusy         the maximum number of sandboxes is in use       429
 ├── WebError                  a web search or page failed                     shown in its item
+├── ImageError                an image could not be made                      shown in its item
 ├── DocumentError             a document could not be read as text            shown as a 400
 │   └── UnsupportedDocument   no reader for this type of document
 ├── SettingsError             the server cannot start with these settings     exit 2
@@ -385,6 +386,20 @@ class SandboxesBusy(SandboxError):
 
 class WebError(AntiphonError):
     """A web search or page could not be read; the message is for models and clients."""
+
+
+class ImageError(AntiphonError):
+    """An image could not be made; the message is for models and clients, the code for programs.
+
+    `is_unreachable`: the generator is gone or does not answer, so others need not ask it now.
+    """
+
+    def __init__(
+        self, message: str, *, code: str = "image_generation_failed", is_unreachable: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.is_unreachable = is_unreachable
 
 
 class DocumentError(AntiphonError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -96,3 +97,21 @@ KINDS: Sequence[tuple[str, bytes, Callable[[bytes], Size]]] = [
     ("image/webp", b"RIFF", _webp_size),
 ]
 """(media type, signature, function that reads the size)."""
+
+_HEAD_CHARS = 16
+"""Of an image in base64: the characters of the longest signature, in whole groups of four."""
+
+
+def media_type_of_base64(encoded: str) -> str | None:
+    """Return the type of an image in base64, None if it is not one that models accept.
+
+    >>> media_type_of_base64("/9j/4AAQ"), media_type_of_base64("PHN2Zz4=")
+    ('image/jpeg', None)
+    """
+    head = encoded[:_HEAD_CHARS]
+    try:
+        content = binascii.a2b_base64(head + "=" * (-len(head) % 4))
+    except (binascii.Error, ValueError):
+        content = b""
+    kinds = (kind for kind, signature, _ in KINDS if content.startswith(signature))
+    return next(kinds, None)

@@ -17,7 +17,7 @@ from antiphon.domain.kinds.computer import Computer, ComputerUse, ComputerUsePre
 from antiphon.domain.kinds.custom import CustomTool
 from antiphon.domain.kinds.file_search import FILE_SEARCH, FileSearch
 from antiphon.domain.kinds.function import FunctionTool
-from antiphon.domain.kinds.image_generation import ImageGeneration
+from antiphon.domain.kinds.image_generation import IMAGE_GENERATION, ImageGeneration
 from antiphon.domain.kinds.local_shell import LocalShell
 from antiphon.domain.kinds.mcp import MCP_KINDS, McpTool
 from antiphon.domain.kinds.namespace import NamespaceTool

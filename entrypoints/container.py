@@ -25,6 +25,7 @@ from antiphon.entrypoints.wiring import (
     code,
     fetching,
     file_search,
+    images,
     metrics,
     stores,
     telemetry,
@@ -89,4 +90,5 @@ class Container(containers.DeclarativeContainer):
     tool_servers = Singleton(tools.tool_servers, settings)
     sandboxes = Singleton(code.sandboxes, settings, owner)
     web = Singleton(web_search.web, settings, Singleton(fetching.url_policy, settings), read_pdf)
+    image_generator = Singleton(images.image_generator, settings)
     ended_runs = Singleton(telemetry.ended_runs, traces, prometheus, settings, tool_servers)

@@ -67,7 +67,7 @@ from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.wire.in_process import InProcessRequests
 from antiphon.entrypoints.http.wire.sse import KeepAlive
-from antiphon.entrypoints.wiring import access, admission, code, media, stores, tools
+from antiphon.entrypoints.wiring import access, admission, code, images, media, stores, tools
 from antiphon.entrypoints.wiring import traces as t
 from antiphon.entrypoints.wiring import transport as w
 from antiphon.entrypoints.wiring.relaying import relay_of, relaying
@@ -210,16 +210,19 @@ class App:
 
         def hosted_tools(others: OtherServers | None) -> Sequence[ToolProvider]:
             find, search = vector_stores.find, vector_stores.search
-            return tools.hosted_tools(
-                settings,
-                sandboxes,
-                self.containers.find,
-                check,
-                ports.web(),
-                find,
-                search,
-                others=others,
-            )
+            return [
+                *tools.hosted_tools(
+                    settings,
+                    sandboxes,
+                    self.containers.find,
+                    check,
+                    ports.web(),
+                    find,
+                    search,
+                    others=others,
+                ),
+                *images.image_tools(settings, ports.image_generator(), files),
+            ]
 
         self.runs = Runs(
             ports,

@@ -53,16 +53,13 @@ class ReadItems:
     ) -> c.Entry:
         if may_have_hidden_fields(entry.item) and entry.item.id:
             return await self._restore(entry, entry.item.id, tenant, path)
-        if not isinstance(entry.item, i.ItemReference):
-            return entry
+        item_id = str(entry.item.id)
         try:
-            stored = known_items.get(entry.item.id) or await self._store.get_item(
-                tenant, entry.item.id
-            )
+            stored = known_items.get(item_id) or await self._store.get_item(tenant, item_id)
         except NotFound:
-            raise RequestError(
-                f"Item with id {entry.item.id[:100]!r} not found.", param=path
-            ) from None
+            if getattr(entry.item, "status", None) is not None:
+                return entry  # another server's, or never stored: its image is lost
+            raise RequestError(f"Item with id {item_id[:100]!r} not found.", param=path) from None
         item = decode_item(stored.raw, path)
         return c.Entry(item=item, raw=stored.raw, is_reference=True)
 
@@ -86,7 +83,14 @@ def _read_entries(items: str | Sequence[Raw] | None, path: str) -> tuple[list[c.
 def _needs_store(item: i.AnyItem) -> bool:
     if isinstance(item, i.ItemReference):
         return True
-    return bool(may_have_hidden_fields(item) and item.id)
+    return bool(item.id and (may_have_hidden_fields(item) or _names_an_image(item)))
+
+
+def _names_an_image(item: i.AnyItem) -> bool:
+    """Whether an item is the name of an image: images are large, so clients send the id alone."""
+    if not isinstance(item, i.ImageGenerationCall):
+        return False
+    return not item.result and item.status in (None, "completed")
 
 
 def _by_id(remembered: Remembered) -> Mapping[str, StoredItem]:

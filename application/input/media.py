@@ -58,7 +58,8 @@ MEDIA_FIELDS: Mapping[type[i.Item], str] = {
 """Item type -> the field that may hold images and files."""
 
 MEDIA = (c.InputImage, c.InputFile, c.ComputerScreenshot)
-Media = c.InputImage | c.InputFile | c.ComputerScreenshot
+Media = c.InputImage | c.InputFile | c.ComputerScreenshot | i.ImageGenerationCall
+"""What is loaded. An image that a tool has made is its item itself, whose `result` is base64."""
 
 
 class MediaLimits(Struct, frozen=True, kw_only=True):
@@ -253,8 +254,12 @@ class _RequestMedia:
             return self._to_image_part(content, getattr(part, "detail", "auto"))
 
     async def _content_of_image(
-        self, part: c.InputImage | c.ComputerScreenshot, path: str
+        self, part: c.InputImage | c.ComputerScreenshot | i.ImageGenerationCall, path: str
     ) -> Content:
+        if isinstance(part, i.ImageGenerationCall):
+            return self._count(
+                await _decode_base64("", part.result or "", path, IMAGE_CODES), IMAGE_CODES
+            )
         if part.file_id:
             return self._count(
                 await self._source.read_uploaded(self._tenant, part.file_id, path, IMAGE_CODES),
@@ -360,6 +365,9 @@ def _media_in(
 def _media_of(
     item: i.AnyItem, path_of: Callable[[i.AnyItem], str | None]
 ) -> Iterator[tuple[Media, str | None]]:
+    if isinstance(item, i.ImageGenerationCall) and item.result:
+        path = path_of(item)
+        yield item, path and f"{path}.result"
     field = MEDIA_FIELDS.get(type(item))
     value = getattr(item, field) if field else None
     if isinstance(value, MEDIA):
@@ -373,6 +381,9 @@ def _media_of(
 
 
 def _with_loaded(item: i.AnyItem, loaded: Mapping[int, c.InputImage | c.InputText]) -> i.AnyItem:
+    if isinstance(item, i.ImageGenerationCall) and id(item) in loaded:
+        made: Any = loaded[id(item)]
+        return replace(item, result=made.image_url.partition(",")[2])
     field = MEDIA_FIELDS.get(type(item))
     value = getattr(item, field) if field else None
     if isinstance(value, c.ComputerScreenshot):

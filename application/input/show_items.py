@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.content import ReasoningText
 from antiphon.domain.history import conversation as c
 from antiphon.domain.history.compaction import expand_compaction, unreadable_compaction
+from antiphon.domain.kinds.image_generation import without_image
 from antiphon.domain.kinds.mcp import shorten_output
 from antiphon.domain.responses.response import InputTransformation
 
@@ -25,10 +26,12 @@ half of it, as numbers, and no more than all of it."""
 
 
 class ShownItems(Struct, frozen=True, kw_only=True):
-    """`removed` names reasoning items that this server cannot read."""
+    """`removed` names reasoning items that this server cannot read. `loaded` has the items of the
+    conversation whose images and files were loaded, by the `id()` of the item."""
 
     items: Sequence[i.AnyItem]
     removed: Sequence[InputTransformation] = ()
+    loaded: Mapping[int, i.AnyItem] = {}
 
 
 class ShowItems:
@@ -78,14 +81,23 @@ class ShowItems:
             reads_images=model.reads_images,
             path_of=lambda item: places.get(id(item)),
         )
-        return ShownItems(items=items_with_media, removed=removed)
+        return ShownItems(
+            items=items_with_media,
+            removed=removed,
+            loaded={
+                id(item): loaded
+                for item, loaded in zip(items, items_with_media, strict=True)
+                if loaded is not item
+            },
+        )
 
     def shorten_outputs(self, items: Sequence[i.AnyItem], model: Model) -> list[i.AnyItem]:
-        """Return the items with no more of each tool's output than this model should be shown."""
+        """Return the items with no more of each tool's output than this model should be shown.
+
+        A model that reads no images is told of those that were made.
+        """
         limit = self._max_output_chars or CHARS_OF_TOKEN * model.context_length
-        return [
-            shorten_output(item, limit) if isinstance(item, i.McpCall) else item for item in items
-        ]
+        return [_shorten(item, limit, reads_images=model.reads_images) for item in items]
 
     def _select(
         self, model_items: Callable[[], Sequence[i.AnyItem]], tenant: str, model: Model
@@ -119,6 +131,14 @@ class ShowItems:
             return [replace(item, content=(ReasoningText(text=text),))]
         # Foreign, expired or empty: its readable summary is still shown.
         return [item] if item.summary else []
+
+
+def _shorten(item: i.AnyItem, max_chars: int, *, reads_images: bool) -> i.AnyItem:
+    if isinstance(item, i.McpCall):
+        return shorten_output(item, max_chars)
+    if isinstance(item, i.ImageGenerationCall):
+        return without_image(item, reads_images=reads_images)
+    return item
 
 
 def _transformation_of(removed: i.Reasoning) -> InputTransformation:

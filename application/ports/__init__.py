@@ -26,6 +26,7 @@ ToolServer                 the operator's own tools
 Sandboxes ⊃ Sandbox        where the code of models runs
 OtherServers               the servers that share the store, with containers of their own
 Web                        web search, and pages of the web
+ImageGenerator             images, made from words or from other images
 ReadPdf                    the text of a PDF
 AuditLog                   a record of each call of a tool
 Meter                      what operators count and time
@@ -58,6 +59,12 @@ from antiphon.application.ports.files import (
     FileUsage,
     ReadPdf,
     StoredFile,
+)
+from antiphon.application.ports.images import (
+    ImageGenerator,
+    ImageRequest,
+    MadeImage,
+    SourceImage,
 )
 from antiphon.application.ports.model import (
     AdmitPrompt,
@@ -168,6 +175,8 @@ __all__ = [
     "Format",
     "IdempotencyRecord",
     "IdempotencyStore",
+    "ImageGenerator",
+    "ImageRequest",
     "IndexJob",
     "Instrument",
     "Json",
@@ -178,6 +187,7 @@ __all__ = [
     "LeasedRun",
     "LineResult",
     "LogSlice",
+    "MadeImage",
     "MakeSalt",
     "Meter",
     "Model",
@@ -205,6 +215,7 @@ __all__ = [
     "Sandboxes",
     "Seal",
     "SharedValues",
+    "SourceImage",
     "Step",
     "StepLog",
     "Steps",

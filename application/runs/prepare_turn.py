@@ -162,6 +162,7 @@ class PrepareTurn:
             turn, cleared = await clear_turn(edit, turn, model)
         if submission.strict:
             refuse_ignored(model.ignored_fields(turn), offer)
+        with_media = [shown.loaded.get(id(item), item) for item in conversation]
         return PreparedTurn(
             model=model,
             offer=offer,
@@ -173,7 +174,7 @@ class PrepareTurn:
             conversation=conversation,
             answered_calls=checked.answered_calls if self._tool_servers is not None else (),
             tool_callers=await find_callers(
-                offer.definitions, self._tool_providers, conversation, tenant=tenant
+                offer.definitions, self._tool_providers, with_media, tenant=tenant
             )
             if offer.definitions
             else {},

@@ -34,7 +34,8 @@ class ToolProvider(Protocol):
         """Return the callers for one response, by the kind of tool whose calls they run.
 
         `tools` are the request's tools that this provider handles: at least one; if there are
-        several of one type, the last one counts. Nothing starts yet, since a call may never come.
+        several of one type, the last one counts. The images and files that the model is shown of
+        the `conversation` are loaded. Nothing starts yet, since a call may never come.
 
         Raises: RequestError, with the tool's path, for an option that it cannot have.
         """

@@ -56,6 +56,7 @@ def parts_that_read(ports: Container) -> Mapping[str, Callable[[], Startable | N
         "prompt templates": ports.prompts,
         "embeddings": ports.embeddings,
         "web search": ports.web,
+        "image generator": ports.image_generator,
     }
 
 

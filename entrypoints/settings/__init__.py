@@ -7,7 +7,7 @@ from antiphon.entrypoints.settings.schema import (
     SINGLE_MODEL_SETTINGS,
     Settings,
 )
-from antiphon.entrypoints.settings.sections import McpServer, WebSearchSettings
+from antiphon.entrypoints.settings.sections import ImageServer, McpServer, WebSearchSettings
 from antiphon.entrypoints.settings.sources import (
     CONFIG_VARIABLE,
     DEFAULT_FILE,
@@ -24,6 +24,7 @@ __all__ = [
     "SCRIPTED_MODELS",
     "SETTINGS",
     "SINGLE_MODEL_SETTINGS",
+    "ImageServer",
     "McpServer",
     "ModelTable",
     "Oidc",

@@ -27,6 +27,7 @@ TOOLS = "Tools"
 CODE = "Code interpreter and shell"
 WEB = "Web search"
 FILE_SEARCH = "File search"
+IMAGES = "Image generation"
 SCRIPTED = "Scripted engine"
 
 GROUPS = (
@@ -51,6 +52,7 @@ GROUPS = (
     FETCHING,
     OUTGOING,
     FILE_SEARCH,
+    IMAGES,
     SCRIPTED,
 )
 """In the order in which help and documentation show them."""

@@ -6,7 +6,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from antiphon.entrypoints.settings.about import CODE, FILE_SEARCH, MODELS, STORAGE, WEB, about
+from antiphon.entrypoints.settings.about import (
+    CODE,
+    FILE_SEARCH,
+    IMAGES,
+    MODELS,
+    STORAGE,
+    WEB,
+    about,
+)
 from antiphon.entrypoints.settings.options import OWN_CLASS, OwnOptions
 from antiphon.entrypoints.settings.storage import StorageSettings
 
@@ -82,6 +90,17 @@ class AdapterSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown
             pattern=rf"^(off|searxng|brave|tavily|corpus|{OWN_CLASS})\Z",
         ),
     ] = "off"
+    image_generator: Annotated[
+        str,
+        about(
+            IMAGES,
+            "What makes the images of the image_generation tool: http is the API at images.url, if "
+            "that is set; scripted draws colored tiles, for tests; package.module:Class is your "
+            "own.",
+            allowed="http, scripted or package.module:Class",
+            pattern=rf"^(http|scripted|{OWN_CLASS})\Z",
+        ),
+    ] = "http"
     sandboxes: Annotated[
         str,
         about(

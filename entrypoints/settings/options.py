@@ -22,6 +22,7 @@ OWN_CLASSES: Mapping[str, str] = {
     "event_log": "The event log",
     "embedding_engine": "The embedding engine",
     "web_search": "The web search",
+    "image_generator": "The image generator",
     "sandboxes": "The sandboxes",
     "prompt_templates": "The prompt templates",
     "audit_log": "The audit log",

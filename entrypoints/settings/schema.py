@@ -37,6 +37,7 @@ from antiphon.entrypoints.settings.sections import (
     Code,
     EmbeddingEngine,
     Fetch,
+    ImageSettings,
     McpServer,
     Scripted,
     Tools,
@@ -490,6 +491,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     code: Code = Code()
     web: WebSearchSettings = WebSearchSettings()
     embeddings: EmbeddingEngine = EmbeddingEngine()
+    images: ImageSettings = ImageSettings()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from antiphon.entrypoints.settings.about import (
     CODE,
     FETCHING,
     FILE_SEARCH,
+    IMAGES,
     SCRIPTED,
     TOOLS,
     WEB,
@@ -362,3 +363,43 @@ class EmbeddingEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     timeout_s: Annotated[
         float, about(FILE_SEARCH, "Seconds for one request to that API.", gt=0, le=60)
     ] = 30.0
+
+
+class ImageServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server that makes images."""
+
+    url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z")] | None,
+        about(
+            IMAGES,
+            "The base URL of a server of OpenAI's images API, without /images/generations, for "
+            "the image_generation tool. It receives the prompts that models write and, for edits, "
+            "the images of the conversation. It may be in a private network.",
+            allowed="an http(s) URL without user, query, and fragment",
+            shown_default="no image generation",
+        ),
+    ] = None
+    model: Annotated[str, about(IMAGES, "The image model.", min_length=1)] = "default"
+    api_key: Annotated[
+        Annotated[str, Meta(pattern=r"^[!-~]+\Z")] | None,
+        about(
+            IMAGES,
+            "The key for that API. Set it as an environment variable: other users can see the "
+            "command line.",
+            allowed="a string without spaces",
+            shown_default="none",
+            is_secret=True,
+        ),
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"  # without the key
+
+
+class ImageSettings(ImageServer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server that makes images, and the limits of each image, whatever makes it."""
+
+    timeout_s: Annotated[float, about(IMAGES, "Seconds to make one image.", gt=0)] = 180.0
+    max_bytes: Annotated[int, about(IMAGES, "Maximum bytes of one image, as a file.", ge=1)] = (
+        8 * 1024 * 1024
+    )

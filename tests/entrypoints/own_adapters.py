@@ -11,6 +11,7 @@ from tests.adapters.engines.conftest import WordMarkup
 from tests.support.toy_sandboxes import ToySandboxes
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+from antiphon.adapters.engines.scripted.images import ScriptedImageGenerator
 from antiphon.adapters.prompts.folder import FolderPromptTemplates
 from antiphon.adapters.stores.files.store import FolderFileStore
 from antiphon.adapters.stores.memory.event_log import MemoryEventLog
@@ -93,6 +94,11 @@ class WordEmbeddings(Embeddings):
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         return Vectors(model=self.model, each=[b"\x00\x00\x80\x3f" for _ in texts])
+
+
+class Tiles(ScriptedImageGenerator):
+    def __init__(self, model: str, options: Options) -> None:
+        self.model, self.options = model, options
 
 
 class Boxes(ToySandboxes):

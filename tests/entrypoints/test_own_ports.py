@@ -44,6 +44,7 @@ PORTS = {
     "event_log": Port("Log", "log", ports.EventLog),
     "embedding_engine": Port("WordEmbeddings", "embeddings", ports.Embeddings),
     "web_search": Port("Search", "web", SearchService, {"web.url": "http://127.0.0.1:1"}),
+    "image_generator": Port("Tiles", "image_generator", ports.ImageGenerator),
     "sandboxes": Port("Boxes", "sandboxes", ports.Sandboxes, {"shell": True}),
     "prompt_templates": Port("Prompts", "prompts", ports.PromptTemplates),
     "audit_log": Port("Audit", "audit_log", ports.AuditLog),
@@ -256,8 +257,8 @@ def test_the_error_of_a_constructor_shows_no_option(
         (
             "[options.xyz]",
             "options.xyz in FILE is for no setting that can name a class; it is store, "
-            "file_store, vector_stores, event_log, embedding_engine, web_search, sandboxes, "
-            "prompt_templates, audit_log or tool.",
+            "file_store, vector_stores, event_log, embedding_engine, web_search, "
+            "image_generator, sandboxes, prompt_templates, audit_log or tool.",
         ),
         (f"options = '{SECRET}'", "options in FILE must be a table: [options]."),
         (f"options.store = '{SECRET}'", "options.store in FILE must be a table: [options.store]."),
@@ -324,7 +325,11 @@ def test_a_constructor_gets_the_settings_that_it_has_parameters_for(
 
 @pytest.mark.parametrize(
     ("setting", "name", "value"),
-    [("web_search", "web.key", SECRET), ("embedding_engine", "embeddings.api_key", SECRET)],
+    [
+        ("web_search", "web.key", SECRET),
+        ("embedding_engine", "embeddings.api_key", SECRET),
+        ("image_generator", "images.api_key", SECRET),
+    ],
 )
 def test_a_setting_that_the_class_would_ignore_is_refused(
     setting: str, name: str, value: str, refusal: Callable[..., str]

@@ -123,7 +123,7 @@ CONVERSATIONS: Mapping[str, list[Json]] = {
             "type": "image_generation_call",
             "id": "ig_1",
             "status": "completed",
-            "result": "aGk=",
+            "result": PIXEL.partition(",")[2],
             "revised_prompt": "a cat",
         }
     ],
