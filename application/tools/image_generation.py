@@ -140,12 +140,7 @@ class ImageGenerationProvider(ToolProvider):
         file_id, url = mask.get("file_id"), mask.get("image_url")
         if isinstance(file_id, str) and file_id:
             path = f"{path}.file_id"
-            try:
-                content = await self._files.get_content(tenant, file_id)
-            except NotFound:
-                raise RequestError(
-                    f"There is no file {file_id[:100]!r}.", param=path, code="image_file_not_found"
-                ) from None
+            content = await self._read_file(file_id, tenant, path=path)
         elif isinstance(url, str) and url:
             path = f"{path}.image_url"
             try:
@@ -162,6 +157,7 @@ class ImageGenerationProvider(ToolProvider):
                 param=path,
                 code="missing_required_parameter",
             )
+        self._check_size(len(content), path)
         info = image_info_of(content)
         if info is None:
             raise RequestError(
@@ -169,13 +165,25 @@ class ImageGenerationProvider(ToolProvider):
                 param=path,
                 code="invalid_image_format",
             )
-        if len(content) > self._limits.max_bytes:
+        return SourceImage(content=content, media_type=info.media_type)
+
+    async def _read_file(self, file_id: str, tenant: str, *, path: str) -> bytes:
+        try:
+            file = await self._files.get_file(tenant, file_id)
+            self._check_size(file.bytes, path)
+            return await self._files.get_content(tenant, file_id)
+        except NotFound:
+            raise RequestError(
+                f"There is no file {file_id[:100]!r}.", param=path, code="image_file_not_found"
+            ) from None
+
+    def _check_size(self, size: int, path: str) -> None:
+        if size > self._limits.max_bytes:
             raise RequestError(
                 f"A mask may have at most {self._limits.max_bytes} bytes.",
                 param=path,
                 code="image_file_too_large",
             )
-        return SourceImage(content=content, media_type=info.media_type)
 
 
 def _parse_options(tool: ImageGeneration, path: str, mask: SourceImage | None) -> ImageOptions:
