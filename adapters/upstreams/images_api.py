@@ -46,7 +46,6 @@ FAILURES = (
     httpcore.NetworkError,
     httpcore.ProtocolError,
     httpcore.TimeoutException,
-    EngineError,
     OSError,
     msgspec.MsgspecError,
     binascii.Error,
@@ -195,7 +194,8 @@ class HttpImageGenerator(ImageGenerator):
                 raise ValueError("its answer is compressed")
             await self._draw(headers.get(b"content-length", b""))
             if headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-                async with aclosing(self._read_events(answer)) as images:
+                max_bytes = self._max_json_bytes * (1 + request.partial_images)
+                async with aclosing(self._read_events(answer, max_bytes)) as images:
                     async for image in images:
                         yield image
             else:
@@ -244,10 +244,20 @@ class HttpImageGenerator(ImageGenerator):
             background=_word(decoded.background),
         )
 
-    async def _read_events(self, answer: httpcore.Response) -> AsyncGenerator[MadeImage]:
+    async def _read_events(
+        self, answer: httpcore.Response, max_bytes: int
+    ) -> AsyncGenerator[MadeImage]:
         splitter = EventSplitter(self._max_json_bytes)
+        size = 0
         async for chunk in answer.aiter_stream():
-            for data in splitter.feed(chunk):
+            size += len(chunk)
+            if size > max_bytes:
+                raise self._too_large()
+            try:
+                ready = splitter.feed(chunk)
+            except EngineError:
+                raise self._too_large() from None
+            for data in ready:
                 if data == DONE:
                     continue
                 event = _decode_event(data)

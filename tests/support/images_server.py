@@ -42,6 +42,11 @@ class FakeImages:
         return [fields["prompt"] for _, fields in self.asked]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        pass  # clients leave in the middle of an answer that is too large
+
+
 def image_for(prompt: str, size: str = "64x64", *, tiles: int = 8) -> bytes:
     width, height = (64, 64) if size == "auto" else map(int, size.split("x"))
     return draw_png(prompt.encode()[:32].ljust(32), width, height, tiles=tiles)
@@ -77,7 +82,7 @@ def drawing() -> Iterator[FakeImages]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     fake.url = f"http://127.0.0.1:{server.server_port}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -118,7 +123,9 @@ def _answer(fake: FakeImages, path: str, fields: Json) -> tuple[int, Mapping[str
         body = {"created": 1, "data": [{"b64_json": final["b64_json"]}], **used}
         return 200, {"content-type": "application/json"}, json.dumps(body).encode()
     kind = "image_edit" if path.endswith("/edits") else "image_generation"
-    drafts = [image_for(prompt, size, tiles=n + 1) for n in range(int(fields["partial_images"]))]
+    drafts = [
+        image_for(prompt, size, tiles=n + 1) for n in range(int(fields.get("partial_images", 0)))
+    ]
     events = [
         {
             "type": f"{kind}.partial_image",

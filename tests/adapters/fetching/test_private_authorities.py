@@ -22,12 +22,14 @@ from antiphon.adapters.fetching import GuardedPools, HttpFetcher
 from antiphon.adapters.outgoing.egress import ClientCertificate, Egress
 from antiphon.adapters.tool_servers.mcp import UrlServer
 from antiphon.adapters.upstreams.client import UpstreamClient
+from antiphon.adapters.upstreams.images_api import HttpImageGenerator
 from antiphon.adapters.upstreams.options import UpstreamOptions
 from antiphon.adapters.url_policy import UrlPolicy
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.outgoing import Outgoing
 from antiphon.entrypoints.wiring.fetching import egress
+from antiphon.testing.images import an_image_request, make_images
 
 LOOPBACK = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
 UNTRUSTED = "certificate is not accepted"
@@ -44,6 +46,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["content-length"]))
         if self.path.endswith("/embeddings"):
             self._answer(200, {"data": [{"index": 0, "embedding": [1.0, 0.0]}]})
+        elif self.path.endswith("/images/generations"):
+            self._answer(200, {"data": [{"b64_json": "aGk="}]})
         else:
             self._answer(418, {})
 
@@ -131,8 +135,15 @@ async def embed(url: str, certificate: ClientCertificate | None = None) -> None:
         await embeddings.embed(["hi"])
 
 
+async def draw(url: str, certificate: ClientCertificate | None = None) -> None:
+    pools = GuardedPools(LOOPBACK, egress=Egress(certificate=certificate))
+    generator = HttpImageGenerator(url, model="m", pools=pools, max_bytes=1000)
+    [image] = await make_images(generator, an_image_request())
+    assert image.content == b"hi"
+
+
 Connect = Callable[..., Awaitable[None]]
-KINDS = [fetch, list_tools, ask_upstream, embed]
+KINDS = [fetch, list_tools, ask_upstream, embed, draw]
 
 
 @pytest.mark.parametrize("connect", KINDS)
