@@ -69,6 +69,26 @@ WEB_SEARCHES: Mapping[str, type[Tool]] = {
 """The tool types that search the web."""
 
 
+TURNED_ON_BY: Mapping[str, str] = {
+    "code_interpreter": "code_interpreter",
+    "image_generation": "images.url",
+    "web_search": "web_search",
+}
+"""The settings with which operators turn hosted tools on, by `stand_in` of the tool's kind."""
+
+
+def not_run_here(tool_type: str) -> str:
+    """Return why a tool of this type is not run, and what its operator can do about it.
+
+    >>> not_run_here("web_search_preview")
+    "this server does not run the tool 'web_search_preview' (the setting web_search turns it on)"
+    """
+    kind = TOOL_KINDS.get(tool_type)
+    setting = TURNED_ON_BY.get((kind.stand_in if kind is not None else None) or "")
+    advice = f" (the setting {setting} turns it on)" if setting else ""
+    return f"this server does not run the tool {tool_type!r}{advice}"
+
+
 class ToolChoice(Struct, frozen=True, kw_only=True):
     """The normal form of tool_choice; `names` restricts the tools, None allows all of them."""
 

@@ -23,6 +23,7 @@ from antiphon.domain.offers.tool_specs import (
     ignored_paths_in,
     specs_of,
 )
+from antiphon.domain.vocabulary.item import type_of
 from antiphon.domain.vocabulary.tool import is_called_directly
 
 PREVIOUS_RESPONSE_PATH = "previous_response_id"
@@ -110,6 +111,7 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
     labels = frozenset(
         label for definition in definitions if (label := _server_label(definition)) is not None
     )
+    _check_choice_is_run(tool_choice, definitions)
     choice = parse_tool_choice(tool_choice, all_specs, labels)
     specs = _without_deferred(all_specs, definitions, choice)
     if choice.mode == "required" and not specs and labels:
@@ -193,6 +195,16 @@ def _specs_of(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
     if definition.from_item:  # an item that defines a tool also loads it
         return tuple(replace(spec, deferred=False) for spec in specs)
     return specs
+
+
+def _check_choice_is_run(
+    tool_choice: str | Json | None, definitions: Sequence[ToolDefinition]
+) -> None:
+    """Raises: RequestError if the choice forces a tool of the request that nobody runs."""
+    kind = tool_choice.get("type") if isinstance(tool_choice, dict) else None
+    same = [each for each in definitions if type_of(type(each.tool)) == kind]
+    if same and not any(_specs_of(each) or each.is_server_run for each in same):
+        raise invalid_tool_choice(t.not_run_here(str(kind)))
 
 
 def _server_label(definition: ToolDefinition) -> str | None:

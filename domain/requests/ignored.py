@@ -9,6 +9,7 @@ from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.offers.offer import Offer, ToolDefinition
 from antiphon.domain.requests.request import IGNORED_FIELDS, CreateResponse
+from antiphon.domain.vocabulary.item import type_of
 from antiphon.domain.vocabulary.tool import is_called_directly
 
 NOTHING_OFFERED = Offer()
@@ -64,7 +65,7 @@ def _why_not(definition: ToolDefinition) -> str:
         return f"this server cannot call the MCP server labelled {tool.server_label[:64]!r}"
     if definition.is_server_run:
         return "a later definition of the same tool holds in its place"
-    return f"this server does not run the tool {tool.__struct_config__.tag!r}"
+    return t.not_run_here(type_of(type(tool)))
 
 
 def _value(request: CreateResponse, names: Sequence[str]) -> Any:

@@ -51,7 +51,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (
         {"tools": [{"type": "image_generation"}]},
         "tools[0]",
-        "'tools[0]' would have no effect: this server does not run the tool 'image_generation'.",
+        "'tools[0]' would have no effect: this server does not run the tool 'image_generation' "
+        "(the setting images.url turns it on).",
     ),
     (
         {"service_tier": "scale"},
