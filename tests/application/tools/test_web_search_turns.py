@@ -14,7 +14,7 @@ from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
 from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 from antiphon.application.model.token_model import TokenModel
-from antiphon.application.ports import EngineRequest, Step
+from antiphon.application.ports import EngineRequest, Prompt, Step
 from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain import items as i
 
@@ -33,15 +33,17 @@ SCRIPT_TURNS = [
 
 
 class RecordedEngine(ScriptedEngine):
-    """Records the tokens of each prompt and of the output that follows it."""
+    """Records each prompt, its tokens, and those of the output that follows it."""
 
     def __init__(self, markup: Any) -> None:
         super().__init__(markup, ("m",))
         self.turns: list[tuple[list[int], list[int]]] = []
+        self.prompts: list[Prompt] = []
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Step]:
         output: list[int] = []
         self.turns.append((list(request.prompt.token_ids), output))
+        self.prompts.append(request.prompt)
         steps = await super().generate(request)
 
         async def record() -> AsyncGenerator[Step]:
