@@ -224,6 +224,14 @@ def _none_if_unset(value: T | None | UnsetType) -> T | None:
     return None if isinstance(value, UnsetType) else value
 
 
+class _Call(Struct, eq=False):
+    """A call, its image in base64, and those that earlier turns of the response have made."""
+
+    start: d.CallStart
+    made_before: Sequence[str]
+    result: str | None = None
+
+
 class ImageGenerationCaller(ToolCaller):
     """Makes the images of one response."""
 
@@ -243,18 +251,21 @@ class ImageGenerationCaller(ToolCaller):
         self._conversation = conversation
         self._limits = limits
         self._tenant = tenant
-        self._made: list[str] = []
-        """The images of this response in base64, oldest first."""
+        self._calls: list[_Call] = []
 
-    def open_item(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
+    def open_item(self, start: d.CallStart) -> d.Delta:
+        # All calls of a turn are opened before any of them runs: an edit gets what came before it.
+        made = [call.result for call in self._calls if call.result is not None]
+        self._calls.append(_Call(start, made))
         return d.ToolStart("image_generation_call", {})
 
     def restore(self, start: d.CallStart, arguments: str, output: Sequence[d.Delta]) -> None:  # noqa: ARG002
-        self._made += [
-            delta.fields["result"]
-            for delta in output
-            if isinstance(delta, d.ToolEnd) and delta.status == "completed"
-        ]
+        for delta in output:
+            if isinstance(delta, d.ToolEnd) and delta.status == "completed":
+                self._call_of(start).result = delta.fields["result"]
+
+    def _call_of(self, start: d.CallStart) -> _Call:
+        return next(call for call in self._calls if call.start is start)
 
     async def may_repeat(self, start: d.CallStart, arguments: str) -> bool:  # noqa: ARG002
         return True  # it costs another image, and nobody has seen the first one
@@ -269,14 +280,17 @@ class ImageGenerationCaller(ToolCaller):
     def abort(self, reason: str) -> Sequence[d.Delta]:
         return [_to_failure(ImageError(reason))]
 
-    async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:  # noqa: ARG002
+    async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
         prompt: str | None = None
+        call = self._call_of(start)
         try:
             prompt, action = self._parse(arguments)
-            request = await self._request(prompt, action)
-            async with aclosing(self._generate(request)) as images:
-                async for image in images:
-                    yield [image]
+            request = await self._request(prompt, action, call)
+            async with aclosing(self._generate(request)) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, d.ToolEnd):
+                        call.result = delta.fields["result"]
+                    yield [delta]
         except ImageError as error:
             yield [_to_failure(error, prompt)]
 
@@ -290,13 +304,13 @@ class ImageGenerationCaller(ToolCaller):
             raise ImageError(LONG_PROMPT, code="string_above_max_length")
         return prompt, action if action in ("generate", "edit") else None
 
-    async def _request(self, prompt: str, wanted: Action | None) -> ImageRequest:
+    async def _request(self, prompt: str, wanted: Action | None, call: _Call) -> ImageRequest:
         """Raises: ImageError."""
         options = self._options
         action = options.action or wanted or ("generate" if options.mask is None else "edit")
         images: Sequence[SourceImage] = ()
         if action == "edit":
-            images = await self._source_images()
+            images = await self._source_images(call.made_before)
             if not images:
                 raise ImageError(NOTHING_TO_EDIT, code="image_file_not_found")
         return ImageRequest(
@@ -315,9 +329,9 @@ class ImageGenerationCaller(ToolCaller):
             partial_images=options.partial_images,
         )
 
-    async def _source_images(self) -> list[SourceImage]:
+    async def _source_images(self, made_before: Sequence[str]) -> list[SourceImage]:
         """Return the images to edit: those of the newest item first, in its order."""
-        made = ([each] for each in reversed(self._made))
+        made = ([each] for each in reversed(made_before))
         shown = map(_images_of, reversed(self._conversation))
         images: list[SourceImage] = []
         for encoded in (each for group in (*made, *shown) for each in group):
@@ -352,7 +366,6 @@ class ImageGenerationCaller(ToolCaller):
                     )
                     drafts += 1
         fields = await self._shown_fields(image, request)
-        self._made.append(fields["result"])
         prompt = image.revised_prompt or request.prompt
         yield d.ToolEnd("completed", {**fields, "revised_prompt": prompt, "action": request.action})
 

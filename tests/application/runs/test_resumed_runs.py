@@ -20,6 +20,7 @@ from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import EventChunk, Lease
 from antiphon.application.runs.stored_events import log_of
 from antiphon.application.tools.calls import LOST
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import events as e
 from antiphon.domain.items import McpCall, Message
 from antiphon.domain.json import Json
@@ -97,8 +98,9 @@ class KilledStore:
 class Street:
     """Servers on one store, with the same tools; each dies after some writes."""
 
-    def __init__(self, format_name: str) -> None:
+    def __init__(self, format_name: str, hosted: Sequence[ToolProvider] = ()) -> None:
         self.format_name = format_name
+        self.hosted = hosted
         self.store = FailingStore()
         self.tools = FakeTools()
         self.houses: list[House] = []
@@ -106,7 +108,8 @@ class Street:
     async def add(self, writes: int = FOREVER) -> tuple[House, KilledStore]:
         store, model = KilledStore(self.store, writes), make_model(self.format_name)
         await model.start()
-        house = House(store, owner=f"srv_{len(self.houses)}", model=model)  # type: ignore[arg-type]
+        owner = f"srv_{len(self.houses)}"
+        house = House(store, owner=owner, model=model, hosted=self.hosted)  # type: ignore[arg-type]
         house.tools.called, house.tools.listed = self.tools.called, self.tools.listed
         self.houses.append(house)
         return house, store

@@ -86,6 +86,7 @@ async def call(
     """Return the drafts and the end of a call."""
     written = json.dumps(arguments) if raw_arguments is None else raw_arguments
     start = d.CallStart(IMAGE_GENERATION, kind=IMAGE_GENERATION)
+    assert caller.open_item(start) == d.ToolStart("image_generation_call", {})
     deltas: list[Any] = [each async for batch in caller.call(start, written) for each in batch]
     assert all(isinstance(each, d.ToolProgress) for each in deltas[:-1])
     assert isinstance(deltas[-1], d.ToolEnd)
@@ -292,6 +293,17 @@ async def test_an_edit_gets_the_images_of_the_newest_item_first(
     assert in_base64(first) != end.fields["result"]  # it is the image of the call before
 
 
+async def test_an_edit_gets_no_image_of_its_own_turn(generator: FakeImageGenerator) -> None:
+    caller = await open_caller(generator, made(PNG))
+    first, second = (d.CallStart(IMAGE_GENERATION, kind=IMAGE_GENERATION) for _ in range(2))
+    for start in (first, second):
+        caller.open_item(start)
+    for start, action in ((first, "generate"), (second, "edit")):
+        arguments = json.dumps({"prompt": "A cat.", "action": action})
+        assert [batch async for batch in caller.call(start, arguments)]
+    assert [image.content for image in generator.asked[1].images] == [PNG]
+
+
 async def test_an_edit_gets_a_bounded_number_of_images(generator: FakeImageGenerator) -> None:
     caller = await open_caller(generator, shown_by_user(*map(picture, range(40))), action="edit")
     await call(caller, prompt="Merge them.")
@@ -320,6 +332,7 @@ async def test_a_mask_may_be_a_file(generator: FakeImageGenerator, files: Memory
 async def test_an_image_of_a_lost_server_can_be_edited(generator: FakeImageGenerator) -> None:
     caller = await open_caller(generator)
     start = d.CallStart(IMAGE_GENERATION, kind=IMAGE_GENERATION)
+    caller.reopen_item(start, d.ToolStart("image_generation_call", {}))
     caller.restore(start, "{}", [d.ToolEnd("completed", {"result": in_base64(PNG)})])
     await call(caller, prompt="Bluer.", action="edit")
     assert [image.content for image in generator.asked[0].images] == [PNG]

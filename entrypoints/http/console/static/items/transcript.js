@@ -65,7 +65,7 @@ const BODIES = {
     each.stdout && labeled("stdout", said(each.stdout)), each.stderr && labeled("stderr", said(each.stderr)),
     el("p", { class: "dim" }, pretty(each.outcome ?? {})),
   ]),
-  image_generation_call: (item) => item.result && image({ url: `data:image/png;base64,${item.result}`, alt: item.revised_prompt ?? "image" }),
+  image_generation_call: (item) => item.result && image({ url: `data:image/${item.output_format ?? "png"};base64,${item.result}`, alt: item.revised_prompt ?? "image" }),
 };
 const OPEN = new Set(["message", "mcp_approval_request"]);
 /** Calls whose output is what people look for. */
