@@ -188,6 +188,11 @@ EXAMPLES = (
         """,
     ),
     Example(
+        "images",
+        "ImageGeneratorContract",
+        "from antiphon.adapters.engines.scripted.images import ScriptedImageGenerator as MyImages",
+    ),
+    Example(
         "prompt_templates",
         "PromptTemplatesContract",
         """
