@@ -118,8 +118,8 @@ test-times: $(VENV)/ready
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
 	$(call pytest,$(VENV_CLIENTS),tests/clients -m clients -W ignore -rs)
 
-# ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried. Nothing runs beside what is
-# measured.
+# ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried; with ANTIPHON_TEST_EVERY=3, each
+# third case of what takes long is. Nothing runs beside what is measured.
 test-security: $(VENV_SECURITY)/ready
 	$(call pytest,$(VENV_SECURITY),$(SIDE_BY_SIDE) tests/security -m "not faults" -rs)
 	$(call pytest,$(VENV_SECURITY),tests/security -m faults -rs)
