@@ -16,6 +16,7 @@ import pytest
 from tests.faults.support import noting_tools
 from tests.faults.support.observed_response import ObservedResponse, Reader
 from tests.faults.support.replicas import LEASE_S, Replica, background, replicas, wait_for
+from tests.support.machine_speed import slowness
 
 from antiphon.application.tools.calls import LOST
 
@@ -27,7 +28,7 @@ KILLS = int(os.environ.get("ANTIPHON_TEST_KILLS", "6"))
 """How many servers are killed on each store."""
 
 AT_A_TIME = 20
-ENDED_WITHIN_S = LEASE_S + 15
+ENDED_WITHIN_S = LEASE_S + 5 * slowness()
 MODELS = ("scripted-chat", "scripted-harmony")
 TEXT = "word " * 60
 NOTES = {"type": "mcp", "server_label": "notes"}

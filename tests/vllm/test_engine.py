@@ -453,7 +453,7 @@ async def test_a_constraint_that_is_slow_to_check_does_not_hold_up_other_runs(
                 tokens += 1
     assert admission is not None
     assert [step.finish async for step in await admission][-1] == "length"
-    assert tokens >= 1
+    assert tokens >= 2
 
 
 async def test_a_prompt_that_leaves_no_room_is_refused(engine: VllmEngine) -> None:

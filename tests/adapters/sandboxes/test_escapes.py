@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.adapters.sandboxes.conftest import DISK, content_of, make_sandboxes
+from tests.support.machine_speed import slowness
 from tests.support.processes import descendants_of, is_process_alive
 
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
@@ -438,7 +439,7 @@ asyncio.run(main())
 async def test_sandboxes_end_when_the_server_is_killed() -> None:
     pids = await asyncio.to_thread(_kill_server)
     assert pids
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + slowness()
     while alive := [pid for pid in pids if is_process_alive(pid)]:
         assert time.monotonic() < deadline, alive
         await asyncio.sleep(0.01)
