@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from antiphon.application.ports import Model, Turn
-from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
+from antiphon.application.support.long_prompts import count_or_none, default_limit
 from antiphon.domain.history.tool_uses import (
     TRIGGER_TOKENS,
     ClearedToolUses,
@@ -14,9 +14,6 @@ from antiphon.domain.history.tool_uses import (
     clear_tool_uses,
     count_tool_uses,
 )
-
-DEFAULT_SHARE = 0.8
-"""Of a context that is shorter than the default trigger."""
 
 
 async def clear_turn(
@@ -29,7 +26,7 @@ async def clear_turn(
     items, count = clear_tool_uses(turn.items, edit)
     if not count:
         return turn, None
-    default = min(TRIGGER_TOKENS, int(model.context_length * DEFAULT_SHARE))
+    default = min(TRIGGER_TOKENS, default_limit(model))
     trigger = edit.trigger or ClearTrigger(type="input_tokens", value=default)
     if trigger.type == "tool_uses" and count_tool_uses(turn.items) <= trigger.value:
         return turn, None
@@ -45,9 +42,5 @@ async def clear_turn(
 
 async def _count(turn: Turn, model: Model) -> int:
     """Return the tokens of the prompt; of one that is too long to be counted, the context's."""
-    try:
-        return await model.count(turn)
-    except RequestError as error:
-        if error.code != CONTEXT_EXCEEDED:
-            raise
-        return model.context_length + 1
+    tokens = await count_or_none(model, turn)
+    return model.context_length + 1 if tokens is None else tokens

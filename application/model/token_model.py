@@ -77,6 +77,7 @@ class TokenModel(Model):
     """
 
     _format: Format
+    _raw_format: RawFormat
 
     def __init__(
         self,
@@ -134,6 +135,7 @@ class TokenModel(Model):
     async def start(self) -> None:
         await self._engine.start()
         self._format, self._labels = self._make_format(), None
+        self._raw_format = RawFormat(self._format)
 
     async def aclose(self) -> None:
         await self._engine.aclose()
@@ -193,7 +195,7 @@ class TokenModel(Model):
         return echo(run, turn, prompt, turn_format, parser)
 
     def _format_of(self, turn: Turn) -> Format:
-        return self._format if turn.raw_prompt is None else RawFormat(self._format)
+        return self._format if turn.raw_prompt is None else self._raw_format
 
     @property
     def weighs_at_once(self) -> int:

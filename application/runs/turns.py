@@ -37,6 +37,7 @@ from antiphon.application.runs.diagnose_cache import (
 )
 from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.support.bytes_in_work import BytesInWork
+from antiphon.application.support.long_prompts import count_or_none, default_limit
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.telemetry.trace_context import TRACE_HEADERS, Propagation
@@ -332,9 +333,6 @@ class OutOfBudgetTurn(ModelTurn):
 
 # --- which turns a response needs ----------------------------------------------------------------
 
-DEFAULT_COMPACT_THRESHOLD = 0.8
-"""The fraction of the context length at which a conversation is compacted by default."""
-
 
 class RecordSinks(Struct, frozen=True, kw_only=True):
     """Where records of runs go besides the store of responses; None: nowhere."""
@@ -456,17 +454,10 @@ async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     compaction = request.compaction
     if compaction is None or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not requested, or compaction would remove nothing
-    try:
-        tokens = await prepared.model.count(turn)
-    except RequestError as error:
-        if error.code != CONTEXT_EXCEEDED:
-            raise
-        return True  # so long that its tokens are not even counted
-    return tokens > (compaction.compact_threshold or _default_threshold(prepared.model))
-
-
-def _default_threshold(model: Model) -> int:
-    return int(model.context_length * DEFAULT_COMPACT_THRESHOLD)
+    tokens = await count_or_none(prepared.model, turn)
+    return tokens is None or tokens > (
+        compaction.compact_threshold or default_limit(prepared.model)
+    )
 
 
 def _summary_of(request: CreateResponse) -> str | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import msgspec
-from msgspec import UnsetType
 
 from antiphon.application.resources.vector_stores import (
     DEFAULT_RESULTS,
@@ -28,8 +26,7 @@ from antiphon.domain.retrieval.file_filters import Filter, parse_filter
 from antiphon.domain.retrieval.ranking import RankedPassage, check_weights
 from antiphon.domain.retrieval.vector_stores import RankingOptions
 from antiphon.domain.tools import FILE_SEARCH, FileSearch, RequestTool
-
-T = TypeVar("T")
+from antiphon.domain.vocabulary.tool import none_if_unset
 
 MAX_STORES = 20
 MAX_QUERIES = 10
@@ -61,8 +58,8 @@ class FileSearchProvider(ToolProvider):
     ) -> Mapping[str, ToolCaller]:
         tool, path = tools[-1].tool, tools[-1].path
         assert isinstance(tool, FileSearch)
-        file_filter = parse_filter(_unset_to_none(tool.filters), f"{path}.filters")
-        options = _parse_options(_unset_to_none(tool.ranking_options), f"{path}.ranking_options")
+        file_filter = parse_filter(none_if_unset(tool.filters), f"{path}.filters")
+        options = _parse_options(none_if_unset(tool.ranking_options), f"{path}.ranking_options")
         await self._check_stores(tenant, tool.vector_store_ids, f"{path}.vector_store_ids")
         caller = FileSearchCaller(
             self._search,
@@ -71,7 +68,7 @@ class FileSearchProvider(ToolProvider):
             results_of(conversation),
             file_filter=file_filter,
             options=options,
-            limit=_unset_to_none(tool.max_num_results) or DEFAULT_RESULTS,
+            limit=none_if_unset(tool.max_num_results) or DEFAULT_RESULTS,
         )
         return {FILE_SEARCH: caller}
 
@@ -82,10 +79,6 @@ class FileSearchProvider(ToolProvider):
             )
         for position, store_id in enumerate(store_ids):
             await self._find.get_usable(tenant, store_id, f"{path}[{position}]")
-
-
-def _unset_to_none(value: T | None | UnsetType) -> T | None:
-    return None if isinstance(value, UnsetType) else value
 
 
 def _parse_options(value: Json | None, path: str) -> RankingOptions | None:

@@ -12,9 +12,9 @@ import binascii
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct
 
 from antiphon.application.input.media import MEDIA_FIELDS
 from antiphon.application.ports import (
@@ -24,6 +24,7 @@ from antiphon.application.ports import (
     MadeImage,
     SourceImage,
 )
+from antiphon.application.support.threads import run_in_thread
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.work import WorkOutput
@@ -40,8 +41,8 @@ from antiphon.domain.tools import (
     RequestTool,
     parse_arguments,
 )
+from antiphon.domain.vocabulary.tool import none_if_unset
 
-T = TypeVar("T")
 Action = Literal["generate", "edit"]
 
 MAX_PROMPT_CHARS = 32_000
@@ -49,9 +50,6 @@ MAX_PROMPT_CHARS = 32_000
 
 MAX_SOURCE_IMAGES = 16
 """Images that one edit gets, the newest ones: the images API's limit."""
-
-MIN_THREAD_BYTES = 256 * 1024
-"""Larger images are encoded and decoded in a thread."""
 
 INVALID_ARGUMENTS = "The arguments must be an object with 'prompt', a string that is not blank."
 LONG_PROMPT = f"The prompt may have at most {MAX_PROMPT_CHARS} characters."
@@ -189,23 +187,23 @@ class ImageGenerationProvider(ToolProvider):
 def _parse_options(tool: ImageGeneration, path: str, mask: SourceImage | None) -> ImageOptions:
     """Raises: RequestError."""
     words = {name: _parse_word(tool, name, path) for name in WORDS}
-    size = _none_if_unset(tool.size)
+    size = none_if_unset(tool.size)
     if size is not None and not _SIZE.fullmatch(size):
         raise _invalid(size, "'auto' and 'WIDTHxHEIGHT', such as '1024x1536'", f"{path}.size")
-    compression = _none_if_unset(tool.output_compression)
+    compression = none_if_unset(tool.output_compression)
     if compression is not None and compression > 100:
         raise _invalid(compression, "0 to 100", f"{path}.output_compression")
     return ImageOptions(
         **words,
         size=None if size == "auto" else size,
         output_compression=compression,
-        partial_images=_none_if_unset(tool.partial_images) or 0,
+        partial_images=none_if_unset(tool.partial_images) or 0,
         mask=mask,
     )
 
 
 def _parse_word(tool: ImageGeneration, name: str, path: str) -> Any:
-    value = _none_if_unset(getattr(tool, name))
+    value = none_if_unset(getattr(tool, name))
     if value is not None and value not in WORDS[name]:
         supported = ", ".join(map(repr, WORDS[name]))
         raise _invalid(value, supported, f"{path}.{name}")
@@ -218,10 +216,6 @@ def _invalid(value: object, supported: str, path: str) -> RequestError:
         param=path,
         code="invalid_value",
     )
-
-
-def _none_if_unset(value: T | None | UnsetType) -> T | None:
-    return None if isinstance(value, UnsetType) else value
 
 
 class _Call(Struct, eq=False):
@@ -442,12 +436,8 @@ def _images_of(item: i.AnyItem) -> Iterator[str]:
 
 async def _decode(encoded: str) -> bytes:
     """Raises: binascii.Error, ValueError."""
-    if len(encoded) > MIN_THREAD_BYTES:
-        return await asyncio.to_thread(base64.b64decode, encoded, validate=True)
-    return base64.b64decode(encoded, validate=True)
+    return await run_in_thread(len(encoded), base64.b64decode, encoded, validate=True)
 
 
 async def _encode(content: bytes) -> str:
-    if len(content) > MIN_THREAD_BYTES:
-        return (await asyncio.to_thread(base64.b64encode, content)).decode()
-    return base64.b64encode(content).decode()
+    return (await run_in_thread(len(content), base64.b64encode, content)).decode()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, UnsetType
 
 from antiphon.domain.json import Json
+
+T = TypeVar("T")
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
 
 
 class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base class of all tools."""
+
+
+def none_if_unset(value: T | None | UnsetType) -> T | None:
+    """Return the value of a tool's field, None if the client did not send it."""
+    return None if isinstance(value, UnsetType) else value
 
 
 DIRECT = "direct"
