@@ -26,6 +26,7 @@ from antiphon.adapters.outgoing.connections import cause_of
 from antiphon.adapters.upstreams.event_stream import DONE, EventSplitter
 from antiphon.application.ports import ImageGenerator, ImageRequest, MadeImage
 from antiphon.application.support.bytes_in_work import draw_bytes
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import EngineError, ImageError, RequestError
 
 logger = logging.getLogger("antiphon.images")
@@ -238,7 +239,7 @@ class HttpImageGenerator(ImageGenerator):
         decoded = _decode_answer(content)
         [image] = decoded.data[:1] or [_Image()]
         return MadeImage(
-            content=self._decode_image(image.b64_json),
+            content=await self._decode_image(image.b64_json),
             revised_prompt=image.revised_prompt,
             quality=_word(decoded.quality),
             background=_word(decoded.background),
@@ -268,19 +269,19 @@ class HttpImageGenerator(ImageGenerator):
                 if not is_partial and not event.type.endswith(".completed"):
                     continue
                 yield MadeImage(
-                    content=self._decode_image(event.b64_json),
+                    content=await self._decode_image(event.b64_json),
                     is_partial=is_partial,
                     revised_prompt=event.revised_prompt,
                     quality=_word(event.quality),
                     background=_word(event.background),
                 )
 
-    def _decode_image(self, encoded: str | None) -> bytes:
+    async def _decode_image(self, encoded: str | None) -> bytes:
         if encoded is None:
             raise ValueError("its answer has no image in base64 (b64_json)")
         if len(encoded) > self._max_json_bytes:
             raise self._too_large()
-        return base64.b64decode(encoded)
+        return await run_in_thread(len(encoded), base64.b64decode, encoded)
 
     def _too_large(self) -> ImageError:
         return ImageError(
