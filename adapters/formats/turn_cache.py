@@ -14,7 +14,6 @@ types, and need not care how a call's arguments change when they become an item.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
@@ -23,11 +22,11 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from antiphon.adapters.formats.token_cache import token_array
+from antiphon.adapters.formats.token_cache import TOKEN_BYTES, share_tokens
 from antiphon.application.support.lru_cache import LruCache
 from antiphon.domain import items as i
 
-MAX_CACHED_BYTES = 8 * 1024 * 1024
+MAX_CACHED_BYTES = 16 * 1024 * 1024
 """Two million tokens."""
 
 DIGEST_BYTES = 120
@@ -59,13 +58,13 @@ class _Turn(Struct, frozen=True):
     """`digests` are those of its entries; the flag says whether an entry is reasoning."""
 
     digests: Sequence[tuple[bytes, bool]]
-    token_ids: array[int] | None
+    token_ids: Sequence[int] | None
     has_reasoning: bool
 
     @property
     def size(self) -> int:
         """The bytes that the turn takes in memory, approximately."""
-        tokens = 0 if self.token_ids is None else len(self.token_ids) * self.token_ids.itemsize
+        tokens = TOKEN_BYTES * len(self.token_ids or ())
         return TURN_BYTES + DIGEST_BYTES * len(self.digests) + tokens
 
     @property
@@ -134,7 +133,7 @@ class TurnCache(Generic[E]):
                 is_recognizable |= author == "model"
         if not is_recognizable:
             return
-        turn = _Turn(digests, None if token_ids is None else token_array(token_ids), has_reasoning)
+        turn = _Turn(digests, None if token_ids is None else share_tokens(token_ids), has_reasoning)
         turns, size = [turn], turn.size
         for other in self._turns.get(prefix_digest) or ():
             if other.digests != digests and len(turns) < MAX_TURNS_PER_PREFIX:

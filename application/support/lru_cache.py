@@ -7,6 +7,7 @@ from requests has a limit in bytes, and keeps no entry that would take much of i
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from hashlib import blake2b
 from threading import Lock
 from typing import Generic, TypeVar
@@ -14,7 +15,7 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 ENTRY_BYTES = 250
-"""What an entry takes besides its value: a key of 16 bytes, a tuple, and a place in the order."""
+"""What an entry takes besides its value: a small key, a tuple, and a place in the order."""
 
 MAX_ENTRIES_PART = 4
 """An entry larger than 1/4 of the cache is not stored: it would evict what others use."""
@@ -36,12 +37,12 @@ class LruCache(Generic[V]):
         self._limit = max_bytes
         self._lock = Lock()  # long turns are rendered in threads
         self._size = 0
-        self._entries: OrderedDict[bytes, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def get(self, key: bytes) -> V | None:
+    def get(self, key: Hashable) -> V | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -49,8 +50,10 @@ class LruCache(Generic[V]):
             self._entries.move_to_end(key)
             return entry[0]
 
-    def put(self, key: bytes, value: V, value_bytes: int) -> None:
-        """Store the value, unless it is large; `value_bytes` is its size in memory."""
+    def put(self, key: Hashable, value: V, value_bytes: int) -> None:
+        """Store the value, unless it is large; `value_bytes` is its size in memory, and that of a
+        key that is not small.
+        """
         size = value_bytes + ENTRY_BYTES
         with self._lock:
             _, old_size = self._entries.pop(key, (None, 0))
@@ -62,3 +65,8 @@ class LruCache(Generic[V]):
             while self._size > self._limit:
                 _, (_, evicted_size) = self._entries.popitem(last=False)
                 self._size -= evicted_size
+
+    def drop(self, key: Hashable) -> None:
+        with self._lock:
+            _, size = self._entries.pop(key, (None, 0))
+            self._size -= size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
 
@@ -32,11 +30,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the process tree so far, user and system."""
-        ticks = 0
-        for pid in self._tree():
-            user, system = _stat(pid)[11:13]
-            ticks += int(user) + int(system)
-        return ticks / _TICKS_A_SECOND
+        return sum(_cpu_s(pid) for pid in self._tree())
 
     def peak_rss_mb(self) -> float:
         """Return an upper bound of the peak memory of the process tree."""
@@ -58,6 +52,15 @@ class Server:
             found.append(pid)
             to_visit += children.get(pid, [])
         return found
+
+
+def _cpu_s(pid: int) -> float:
+    # The CPU clock of another process, as clock_getcpuclockid(3) numbers it: /proc counts in
+    # hundredths of a second, and a request takes less.
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:  # it has ended
+        return 0.0
 
 
 def _stat(pid: int) -> list[str]:

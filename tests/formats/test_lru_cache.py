@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.adapters.formats.token_cache import MAX_CACHED_CHARACTERS, TokenCache, token_array
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.adapters.formats import token_cache
+from antiphon.adapters.formats.token_cache import MAX_CACHED_CHARACTERS, TokenCache, share_tokens
 from antiphon.application.support.lru_cache import ENTRY_BYTES, LruCache, digest_of
 
 
@@ -15,10 +19,20 @@ def test_tenants_do_not_share_encoded_texts() -> None:
     assert TokenCache("b", cache).get(300 * "x") is None
 
 
-def test_tokens_take_four_bytes_each_unless_one_needs_more() -> None:
-    for largest, size in ((2**32 - 1, 4), (2**32, 8)):
-        ids = token_array([1, largest])
-        assert (ids.tolist(), ids.itemsize) == ([1, largest], size)
+def test_equal_tokens_of_a_vocabulary_are_one_integer() -> None:
+    one, other = (share_tokens([int("1000"), int("262143")]) for _ in range(2))
+    assert list(one) == list(other) == [1000, 262_143]
+    assert all(mine is its for mine, its in zip(one, other, strict=True))
+
+
+@given(st.lists(st.integers(0, 2**63)))
+def test_shared_tokens_are_the_tokens(token_ids: list[int]) -> None:
+    assert list(share_tokens(token_ids)) == token_ids
+
+
+def test_tokens_that_no_vocabulary_has_are_kept_by_nobody() -> None:
+    share_tokens([2**40])
+    assert 2**40 not in token_cache._shared
 
 
 def test_the_least_recently_used_values_are_evicted_first() -> None:
@@ -54,7 +68,7 @@ def test_entries_without_a_value_to_speak_of_are_limited_too() -> None:
     assert len(cache._entries) == 100
 
 
-def test_a_text_that_is_too_long_for_the_cache_costs_no_digest() -> None:
+def test_a_text_that_is_too_long_for_the_cache_is_not_looked_up() -> None:
     cache: LruCache[Any] = LruCache(10**9)
     text = "x" * (MAX_CACHED_CHARACTERS + 1)
     TokenCache("a", cache).put(text, [1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +46,7 @@ from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.fitting import ALL_CALLS, Fittings, write_as_json
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
 from antiphon.adapters.formats.role_rules import find_fittings
-from antiphon.adapters.formats.token_cache import TokenCache
+from antiphon.adapters.formats.token_cache import TokenCache, share_tokens
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -127,7 +126,7 @@ class TemplateRenderer(ChatRenderer):
         self._capabilities = detect_capabilities(template)
         self._effort_options = EffortOptions(template)
         self._cutter = MarkerCutter(markers_of(tokenizer, family, template.source))
-        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_BYTES)
+        self._tokens: LruCache[Sequence[int]] = LruCache(MAX_CACHED_BYTES)
         self._tools: LruCache[Sequence[Json]] = LruCache(MAX_CACHED_TOOLS_BYTES)
         self.turn_cache = chat_turn_cache()
         self._splice_points: LruCache[SplicePoints] = LruCache(MAX_CACHED_OPTIONS_BYTES)
@@ -281,8 +280,8 @@ class TemplateRenderer(ChatRenderer):
             else:
                 ids = self._encoder.encode(text)
             count += len(ids)
-            cache.put(text, ids)
-            tokens[text] = ids
+            tokens[text] = kept = share_tokens(ids)
+            cache.put(text, kept)
         all_ids: list[int] = []
         for piece in pieces:
             all_ids += (tokens[piece] or ()) if isinstance(piece, str) else piece

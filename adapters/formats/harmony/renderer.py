@@ -16,7 +16,6 @@ reasoning while it works on an answer, and not after that.
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter
@@ -45,7 +44,7 @@ from antiphon.adapters.formats.harmony.tools import (
     recipient_of,
 )
 from antiphon.adapters.formats.portions import check_length, is_large, split_into_portions
-from antiphon.adapters.formats.token_cache import TokenCache, token_array
+from antiphon.adapters.formats.token_cache import TokenCache, share_tokens
 from antiphon.adapters.formats.tools import prompt_tools, wrap_text
 from antiphon.adapters.formats.turn_cache import (
     MAX_CACHED_BYTES,
@@ -133,7 +132,7 @@ class Renderer:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
-        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_BYTES)
+        self._tokens: LruCache[Sequence[int]] = LruCache(MAX_CACHED_BYTES)
         self._turn_cache: TurnCache[HarmonyMessage] = TurnCache(_author_of, key=_comparison_key)
         self._tool_sections = ToolSections(encoding)
         self._steps = LoopSteps()
@@ -190,19 +189,16 @@ class Renderer:
         )
 
     async def _encode(self, pieces: Sequence[Piece], turn: Turn) -> list[int]:
-        characters = sum(len(piece) for piece in pieces if isinstance(piece, str))
-        if characters <= MAX_CHARS_WITHOUT_TURN:
-            ids: list[int] = []
-            for _ in self._encode_steps(pieces, ids, turn):
+        ids: list[int] = []
+        steps = self._encode_steps(pieces, ids, turn)
+        if sum(len(piece) for piece in pieces if isinstance(piece, str)) > MAX_CHARS_WITHOUT_TURN:
+            await self._steps.run(turn.tenant, steps)
+        else:
+            for _ in steps:
                 pass
-            return ids
-        many_ids = token_array()
-        await self._steps.run(turn.tenant, self._encode_steps(pieces, many_ids, turn))
-        return many_ids.tolist()
+        return ids
 
-    def _encode_steps(
-        self, pieces: Sequence[Piece], ids: list[int] | array[int], turn: Turn
-    ) -> Iterator[None]:
+    def _encode_steps(self, pieces: Sequence[Piece], ids: list[int], turn: Turn) -> Iterator[None]:
         """Add the tokens to `ids`; yield whenever other tasks should run."""
         cache = TokenCache(turn.cache_salt, self._tokens)
         end_of_step = perf_counter() + PAUSE_S
@@ -218,12 +214,12 @@ class Renderer:
                 continue
             start = len(ids)
             for text in _portions(piece) if len(piece) >= h.MAX_RUN else (piece,):
-                ids.extend(self._encoding.encode_run(text))
+                ids.extend(share_tokens(self._encoding.encode_run(text)))
                 if perf_counter() >= end_of_step:
                     check_length(len(ids), turn.max_prompt_tokens)
                     yield
                     end_of_step = perf_counter() + PAUSE_S
-            cache.put(piece, ids[start:])
+            cache.put(piece, tuple(ids[start:]))
 
     def _entries(
         self,

@@ -11,7 +11,6 @@ writes the history and the model's turns, so the next prompt starts with this pr
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -26,7 +25,7 @@ from antiphon.adapters.formats.chat_template.scripted.script_calls import call_o
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.fitting import Fittings
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
-from antiphon.adapters.formats.token_cache import token_array
+from antiphon.adapters.formats.token_cache import TOKEN_BYTES, share_tokens
 from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -161,7 +160,7 @@ class ScriptedRenderer(ChatRenderer):
         self._steps = LoopSteps()
         self.turn_cache = chat_turn_cache()
         self.fittings = Fittings()
-        self._tools: LruCache[array[int]] = LruCache(MAX_CACHED_TOOLS_BYTES)
+        self._tools: LruCache[Sequence[int]] = LruCache(MAX_CACHED_TOOLS_BYTES)
 
     async def render(self, turn: Turn) -> Prompt:
         if is_large(turn) or (turn.tools and has_large_tools(turn)):
@@ -215,8 +214,8 @@ class ScriptedRenderer(ChatRenderer):
         for portion in TOKENIZER.encode_in_portions(text.decode()):
             ids += portion
             check_length(len(ids), max_tokens)
-        cached = token_array(ids)
-        self._tools.put(key, cached, len(cached) * cached.itemsize)
+        cached = share_tokens(ids)
+        self._tools.put(key, cached, TOKEN_BYTES * len(cached))
         return cached
 
 
