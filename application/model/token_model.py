@@ -386,7 +386,8 @@ class TokenTurn(SelfBoundedTurn):
         return deltas
 
     async def _read_steps(self) -> AsyncGenerator[list[Delta]]:
-        feed, log = self._feed if self._stop_strings else self._parser.feed, self._step_log
+        stop, log = self._stop_strings, self._step_log
+        feed = self._feed if stop else self._parser.feed
         reads_text, progress = self._format.reads_text, self._turn.progress
         max_tokens, max_chars, chars = self._bound.max_tokens, self._bound.max_chars, 0
         next_tokens, next_chars = min(max_tokens, PIECES_AT_ONCE), min(max_chars, CHARS_AT_ONCE)
@@ -408,7 +409,7 @@ class TokenTurn(SelfBoundedTurn):
                     deltas = feed(step)
                     if log is not None:
                         log.add(len(step.token_ids), step.text if reads_text else "")
-                    if step.finish is None and not self._has_stopped:
+                    if step.finish is None and (stop is None or not stop.has_stopped):
                         yield deltas
                         continue
                     self._came_at_once = 1 < len(self._output) == len(step.token_ids)

@@ -50,7 +50,7 @@ class _Log:
 
     __slots__ = (
         *("__weakref__", "bytes", "events", "feeds", "first", "is_over", "waiters"),
-        *("_counted", "_held", "_sizes", "_wait", "is_stored", "readers"),
+        *("counted", "_held", "_sizes", "_wait", "is_stored", "readers"),
     )
 
     def __init__(self, held: HeldBytes | None = None, *, is_stored: bool = False) -> None:
@@ -66,7 +66,7 @@ class _Log:
         self.feeds: list[_Feed] = []
         self.readers: WeakSet[_Reader] = WeakSet()
         self._held = held
-        self._counted = 0
+        self.counted = 0
         """How many of `events` have been counted."""
         self._sizes: deque[int] = deque()
         """The bytes of each `COUNT_EVERY` of them, and of the rest."""
@@ -82,10 +82,6 @@ class _Log:
         """The number of the next event."""
         return self.first + len(self.events)
 
-    @property
-    def must_count(self) -> bool:
-        return len(self.events) - self._counted >= COUNT_EVERY
-
     async def make_room(self) -> None:
         """Count the bytes of new events. If there is little room, forget those that all have read;
         if there is none, wait for readers.
@@ -95,10 +91,10 @@ class _Log:
         held = self._held
         if held is None:
             return
-        while len(self.events) - self._counted >= COUNT_EVERY:
-            new = self.events[self._counted : self._counted + COUNT_EVERY]
+        while len(self.events) - self.counted >= COUNT_EVERY:
+            new = self.events[self.counted : self.counted + COUNT_EVERY]
             self._sizes.append(sum(map(_size_of, new)))
-            self._counted += COUNT_EVERY
+            self.counted += COUNT_EVERY
         while True:
             if held.is_tight:
                 self.forget()
@@ -122,14 +118,14 @@ class _Log:
     def forget(self) -> bool:
         """Forget the events that were read, or all that the store has. Return whether any were."""
         position = min((reader.position for reader in self.readers), default=self.end)
-        count = (self._counted if self.is_stored else position - self.first) // COUNT_EVERY
+        count = (self.counted if self.is_stored else position - self.first) // COUNT_EVERY
         for _ in range(count := min(count, len(self._sizes))):
             self._sizes.popleft()
         if count:
             count *= COUNT_EVERY
             forgotten, self.events = self.events[:count], self.events[count:]
             self.first += count
-            self._counted -= count
+            self.counted -= count
             _free(forgotten)
             if self._held is not None and self._held.counted:
                 self._held.resize(min(sum(self._sizes), self._held.counted))
@@ -399,7 +395,7 @@ class MemoryEventLog(EventLog):
         if is_end:
             self._finish(response_id, log)
         log.announce()
-        if log.must_count and not is_end:
+        if not is_end and len(log.events) - log.counted >= COUNT_EVERY:
             await log.make_room()
 
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
