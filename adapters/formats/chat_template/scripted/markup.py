@@ -25,7 +25,7 @@ from antiphon.adapters.formats.chat_template.scripted.script_calls import call_o
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.fitting import Fittings
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
-from antiphon.adapters.formats.token_cache import TOKEN_BYTES, share_tokens
+from antiphon.adapters.formats.token_cache import TOKEN_BYTES, TokenCache, share_tokens
 from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -38,7 +38,7 @@ from antiphon.adapters.formats.transcript import (
     function_of,
     transcript,
 )
-from antiphon.adapters.formats.turn_cache import CachedTurn
+from antiphon.adapters.formats.turn_cache import MAX_CACHED_BYTES, CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.application.support.loop_steps import LoopSteps
 from antiphon.application.support.lru_cache import LruCache, digest_of
@@ -161,26 +161,30 @@ class ScriptedRenderer(ChatRenderer):
         self.turn_cache = chat_turn_cache()
         self.fittings = Fittings()
         self._tools: LruCache[Sequence[int]] = LruCache(MAX_CACHED_TOOLS_BYTES)
+        self._tokens: LruCache[Sequence[int]] = LruCache(MAX_CACHED_BYTES)
 
     async def render(self, turn: Turn) -> Prompt:
+        cache = TokenCache(turn.cache_salt, self._tokens)
         if is_large(turn) or (turn.tools and has_large_tools(turn)):
-            prompt, texts = await compute_in_thread(self._write, turn)
+            prompt, texts = await compute_in_thread(self._write, turn, cache)
         else:
-            prompt, texts = self._write(turn)
+            prompt, texts = self._write(turn, cache)
         if not texts:
             return prompt
         ids: list[int] = []
-        await self._steps.run(turn.tenant, _encode_texts(prompt.token_ids, texts, ids, turn))
+        steps = _encode_texts(prompt.token_ids, texts, ids, turn, cache)
+        await self._steps.run(turn.tenant, steps)
         return replace(prompt, token_ids=ids)
 
     async def encode(self, text: str, turn: Turn) -> Sequence[int]:
         ids: list[int] = []
-        await self._steps.run(turn.tenant, _encode_texts((), [(0, text)], ids, turn))
+        cache = TokenCache(turn.cache_salt, self._tokens)
+        await self._steps.run(turn.tenant, _encode_texts((), [(0, text)], ids, turn, cache))
         return ids
 
-    def _write(self, turn: Turn) -> tuple[Prompt, list[LongText]]:
+    def _write(self, turn: Turn, cache: TokenCache) -> tuple[Prompt, list[LongText]]:
         """Return the prompt, and the texts that it does not have yet."""
-        prompt = _PromptWriter()
+        prompt = _PromptWriter(cache)
         tools = prompt_tools(turn) if turn.tools else ()
         if tools:
             prompt.ids += MESSAGE_STARTS["tools"]
@@ -230,24 +234,35 @@ def _previous_message(message: Json) -> MessageEntry:
 
 
 def _encode_texts(
-    written: Sequence[int], texts: Sequence[LongText], ids: list[int], turn: Turn
+    written: Sequence[int],
+    texts: Sequence[LongText],
+    ids: list[int],
+    turn: Turn,
+    cache: TokenCache,
 ) -> Iterator[None]:
     """Add what is written, with the long texts in their places, to `ids`."""
     start = 0
     for place, text in texts:
         ids += written[start:place]
         start = place
+        if (cached := cache.get(text)) is not None:
+            ids += cached
+            check_length(len(ids), turn.max_prompt_tokens)
+            continue
+        before = len(ids)
         for portion in TOKENIZER.encode_in_portions(text):
             ids += portion
             check_length(len(ids), turn.max_prompt_tokens)
             yield
+        cache.put(text, share_tokens(ids[before:]))
     ids += written[start:]
 
 
 class _PromptWriter:
     """Writes a prompt; `_turn` is the assistant's while it goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: TokenCache) -> None:
+        self._cache = cache
         self.ids: list[int] = []
         self.long_texts: list[LongText] = []
         self.image_urls: list[str] = []
@@ -316,7 +331,14 @@ class _PromptWriter:
             elif len(text) > MAX_TEXT_AT_ONCE:
                 self.long_texts.append((len(self.ids), text))
             else:
-                self.ids += _encode(text)
+                self.ids += self._encode(text)
+
+    def _encode(self, text: str) -> Sequence[int]:
+        ids = self._cache.get(text)
+        if ids is None:
+            ids = _encode(text)
+            self._cache.put(text, share_tokens(ids))
+        return ids
 
 
 class ScriptedMarkup:
