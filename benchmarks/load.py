@@ -50,12 +50,14 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def request_of(port: int, body: dict[str, Any], *, key: str = "") -> bytes:
+def request_of(
+    port: int, body: dict[str, Any], *, key: str = "", path: str = "/v1/responses"
+) -> bytes:
     """Return the whole HTTP request that creates a response."""
     content = json.dumps(body).encode()
     credential = f"authorization: Bearer {key}\r\n" if key else ""
     head = (
-        "POST /v1/responses HTTP/1.1\r\n"
+        f"POST {path} HTTP/1.1\r\n"
         f"host: 127.0.0.1:{port}\r\n"
         "accept: */*\r\n"
         f"{credential}"

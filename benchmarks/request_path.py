@@ -42,6 +42,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "max_output_tokens": 256,
         "store": False,
     },
+    "without a stream, not stored": {"input": "Hello", "store": False},
+    "chat, streamed": {"messages": [{"role": "user", "content": "Hello"}], "stream": True},
+    "chat, without a stream": {"messages": [{"role": "user", "content": "Hello"}]},
 }
 
 
@@ -128,7 +131,8 @@ async def _count_requests(folder: Path, settings: dict[str, Any]) -> dict[str, C
         )
         port = int(running.url.rpartition(":")[2])
         for name, body in REQUESTS.items():
-            request = clients.request_of(port, {"model": MODEL, **body})
+            path = "/v1/chat/completions" if "messages" in body else "/v1/responses"
+            request = clients.request_of(port, {"model": MODEL, **body}, path=path)
             for _ in range(WARM_UPS):
                 await asyncio.to_thread(_send, port, request)
             counted[name] = counter = CallCounter()
