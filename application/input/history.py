@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from antiphon.application.input.items import to_stored_item
-from antiphon.application.input.known_contexts import KnownContexts
+from antiphon.application.input.known_contexts import KnownContext, KnownContexts
 from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import Store, StoredItem, StorePageQuery
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
@@ -72,7 +72,7 @@ class LoadHistory:
             response = await self._store.get_response(tenant, response_id)
             _check_can_continue(response)
             known = self._contexts.get(tenant, response_id)
-            return await self._read_context(tenant, response) if known is None else known
+            return known.entries if known else await self._read_context(tenant, response)
         except NotFound:
             raise RequestError(
                 f"Previous response with id {response_id[:100]!r} not found.",
@@ -84,16 +84,20 @@ class LoadHistory:
         """Return the items up to the end of a response; keep them for the next turn."""
         parent = response.previous_response_id
         known = None if parent is None else self._contexts.get(tenant, parent)
-        if known:
-            rest = partial(self._read_rest, tenant, response, after=known[-1])
+        if known is not None and known.entries:
+            rest = partial(self._read_rest, tenant, response, after=known.entries[-1])
             with suppress(NotInList):
-                entries = [*known, *await self._load(tenant, rest, "previous_response_id")]
-                self._contexts.put(tenant, response.id, entries, parent=parent)
-                return entries
+                new = await self._load(tenant, rest, "previous_response_id")
+                context = known.extended(new)
+                self._contexts.put(tenant, response.id, context, parent=parent)
+                return context.entries
         whole = partial(self._store.get_context, tenant, response.id)
         entries = await self._load(tenant, whole, "previous_response_id")
-        if await self._is_without_conversation(tenant, response):
-            self._contexts.put(tenant, response.id, entries, parent=parent)
+        if self._contexts.may_keep(len(entries)) and await self._has_no_conversation(
+            tenant, response
+        ):
+            context = KnownContext(()).extended(entries)
+            self._contexts.put(tenant, response.id, context, parent=parent)
         return entries
 
     async def _read_rest(
@@ -110,7 +114,7 @@ class LoadHistory:
             last = found[-1].id if found else last
         return [*found, *(to_stored_item(entry(item)) for item in response.output)]
 
-    async def _is_without_conversation(self, tenant: str, response: Response) -> bool:
+    async def _has_no_conversation(self, tenant: str, response: Response) -> bool:
         """Whether no response of a chain belongs to a conversation, as far as a look tells."""
         for _ in range(MAX_CHECKED_LINKS):
             if response.conversation is not None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.application.support.lru_cache import LruCache
+from msgspec import Struct
+
+from antiphon.application.support.lru_cache import MAX_ENTRIES_PART, LruCache
 from antiphon.domain.history.conversation import Entry
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -20,25 +22,36 @@ BYTES_PER_RAW_BYTE = 2
 BYTES_PER_ENTRY = 1000
 
 
-class KnownContexts:
-    """Histories by tenant and response: the items up to the end of this response.
+class KnownContext(Struct, frozen=True):
+    """The items up to the end of a response, and the bytes that they take."""
 
-    Of a chain, only the newest one is kept.
-    """
+    entries: Sequence[Entry]
+    size: int = 0
+
+    def extended(self, new: Sequence[Entry]) -> KnownContext:
+        """Return the history with more items. Only these are looked at."""
+        size = sum(BYTES_PER_RAW_BYTE * len(memoryview(each.raw)) for each in new)
+        return KnownContext([*self.entries, *new], self.size + size + BYTES_PER_ENTRY * len(new))
+
+
+class KnownContexts:
+    """Histories by tenant and response. Of a chain, only the newest one is kept."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._entries: LruCache[Sequence[Entry]] = LruCache(max_bytes)
+        self._max_items = max_bytes // MAX_ENTRIES_PART // BYTES_PER_ENTRY
+        self._known: LruCache[KnownContext] = LruCache(max_bytes)
 
-    def get(self, tenant: str, response_id: str) -> Sequence[Entry] | None:
-        return self._entries.get((tenant, response_id))
+    def get(self, tenant: str, response_id: str) -> KnownContext | None:
+        return self._known.get((tenant, response_id))
+
+    def may_keep(self, items: int) -> bool:
+        """Whether there is room for a history of so many items, if they are short."""
+        return items <= self._max_items
 
     def put(
-        self, tenant: str, response_id: str, entries: Sequence[Entry], *, parent: str | None
+        self, tenant: str, response_id: str, context: KnownContext, *, parent: str | None
     ) -> None:
         """Keep the history of a response, in place of its parent's."""
-        size = sum(
-            BYTES_PER_RAW_BYTE * len(memoryview(each.raw)) + BYTES_PER_ENTRY for each in entries
-        )
         if parent is not None:
-            self._entries.drop((tenant, parent))
-        self._entries.put((tenant, response_id), entries, size)
+            self._known.drop((tenant, parent))
+        self._known.put((tenant, response_id), context, context.size)
