@@ -12,6 +12,7 @@ from antiphon.application.input.known_contexts import KnownContext, KnownContext
 from antiphon.application.input.submission import Remembered
 from antiphon.application.ports import Store, StoredItem, StorePageQuery
 from antiphon.application.support.fair_queue import UNBOUNDED, FairQueue
+from antiphon.application.support.loop_portions import LoopPortions
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.errors import NotFound, NotInList, RequestError, conversation_not_found
 from antiphon.domain.history.conversation import Entry, entry
@@ -41,6 +42,7 @@ class LoadHistory:
     def __init__(self, store: Store, contexts: KnownContexts | None = None) -> None:
         self._store = store
         self._contexts = contexts or KnownContexts()
+        self._portions = LoopPortions()
         self._slots = FairQueue(UNBOUNDED, per_tenant=MAX_LOADS_OF_TENANT)
 
     async def __call__(
@@ -72,7 +74,11 @@ class LoadHistory:
             response = await self._store.get_response(tenant, response_id)
             _check_can_continue(response)
             known = self._contexts.get(tenant, response_id)
-            return known.entries if known else await self._read_context(tenant, response)
+            if known is None:
+                return await self._read_context(tenant, response)
+            # Many requests may know it at once; what follows takes a moment for each item.
+            await self._portions.wait(tenant)
+            return known.entries
         except NotFound:
             raise RequestError(
                 f"Previous response with id {response_id[:100]!r} not found.",
