@@ -47,7 +47,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
         151,
     ),
     "Keys, tenants and webhooks": (36, 37, 38, 73, 74, 75, 76, 77, 80, 81, 122, 124, 127, 130, 131),
-    "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 146, 79, 107, 148),
+    "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 146, 79, 107, 148, 152),
     "Code and commands": (41, 42, 47, 48, 49, 113, 120, 121, 126),
     "Web search, file search and citations": (43, 44, 45, 46, 50, 51, 52, 112),
     "Network and transport": (71, 72, 83, 108, 118, 136, 138),

@@ -59,6 +59,7 @@ STATED: Mapping[str, str] = {
     "oss-harmony": "Apache-2.0",  # in its LICENSE file
     "justext": "BSD-2-Clause",  # its classifier says only "BSD"
     "protobuf": "BSD-3-Clause",  # "3-Clause BSD License"
+    "quickjs-ng": "MIT",  # in its LICENSE file
     "rich-click": "MIT",  # the whole text stands where the name should
     "uvloop": "MIT OR Apache-2.0",  # two classifiers
 }

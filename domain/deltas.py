@@ -56,7 +56,8 @@ class CallStart(Delta, frozen=True, gc=False):
     """A call of an offered tool, under the name that the client knows. ArgumentsDeltas follow.
 
     `kind` is the tool's kind (tools.py) and determines the item that the call becomes. `call_id` is
-    set only if the model wrote one itself, `approval_key` only if the client must approve the call.
+    set only if the model wrote one itself, `approval_key` only if the client must approve the call,
+    and `caller` only if a program makes the call.
     """
 
     name: str
@@ -64,6 +65,7 @@ class CallStart(Delta, frozen=True, gc=False):
     namespace: str | None = None
     kind: str = "function"
     approval_key: str | None = None
+    caller: Mapping[str, str] | None = None
 
 
 class HostedCallStart(CallStart, frozen=True, gc=False):

@@ -34,7 +34,7 @@ from antiphon.domain.kinds.shell import (
     CONTAINER_REFERENCE,
     ShellCall,
     ShellCallOutput,
-    is_server_run_call,
+    is_container_call,
 )
 from antiphon.domain.kinds.tool_search import ToolSearchCall, ToolSearchOutput
 from antiphon.domain.kinds.web_search import WebSearchCall
@@ -91,6 +91,14 @@ def has_another_turn(item: Item) -> bool:
 def may_end_after(item: Item) -> bool:
     """Return whether nobody need act after this item: a turn with it may stop there."""
     return kind_of(item).next == "nobody"
+
+
+def is_server_run_call(item: Item) -> bool:
+    """Return whether the server answers this call, so that the client need not.
+
+    The output is missing if the response ended before the call did.
+    """
+    return isinstance(item, Program) or is_container_call(item)
 
 
 def waits_for_client(item: Item) -> bool:

@@ -128,7 +128,12 @@ class Sequencer:
             return []  # the progress or end of a tool item that was already closed
         closing = self._close("completed")
         context = BuilderContext(
-            len(self.output), self._new_id, e.ItemAdded, e.ItemDone, self._seal
+            len(self.output),
+            self._new_id,
+            e.ItemAdded,
+            e.ItemDone,
+            self._seal,
+            self.response.created_at,
         )
         self._open = BUILDERS[type(delta)](delta, context)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])

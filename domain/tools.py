@@ -72,9 +72,11 @@ WEB_SEARCHES: Mapping[str, type[Tool]] = {
 TURNED_ON_BY: Mapping[str, str] = {
     "code_interpreter": "code_interpreter",
     "image_generation": "images.url",
+    "programmatic_tool_calling": "programs",
     "web_search": "web_search",
 }
-"""The settings with which operators turn hosted tools on, by `stand_in` of the tool's kind."""
+"""The settings with which operators turn hosted tools on, by the type of the tool or `stand_in` of
+its kind."""
 
 
 def not_run_here(tool_type: str) -> str:
@@ -84,7 +86,7 @@ def not_run_here(tool_type: str) -> str:
     "this server does not run the tool 'web_search_preview' (the setting web_search turns it on)"
     """
     kind = TOOL_KINDS.get(tool_type)
-    setting = TURNED_ON_BY.get((kind.stand_in if kind is not None else None) or "")
+    setting = TURNED_ON_BY.get((kind.stand_in if kind is not None else None) or tool_type)
     advice = f" (the setting {setting} turns it on)" if setting else ""
     return f"this server does not run the tool {tool_type!r}{advice}"
 

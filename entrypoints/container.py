@@ -89,6 +89,7 @@ class Container(containers.DeclarativeContainer):
     models: Provider[Models] = Singleton(offer_models, supervised_models, settings)
     tool_servers = Singleton(tools.tool_servers, settings)
     sandboxes = Singleton(code.sandboxes, settings, owner)
+    programs = Singleton(code.programs, settings)
     web = Singleton(web_search.web, settings, Singleton(fetching.url_policy, settings), read_pdf)
     image_generator = Singleton(images.image_generator, settings)
     ended_runs = Singleton(telemetry.ended_runs, traces, prometheus, settings, tool_servers)

@@ -119,6 +119,7 @@ class Runs:
                 audit_log=ports.audit_log(), traces=keep_traces, propagation=ports.propagation()
             ),
             tool_room=ToolRoom(bytes_in_work),
+            programs=ports.programs(),
             diagnose=DiagnoseCache(prepare_anywhere, store, keep_traces),
         )
         jobs = Jobs(sealer.seal, sealer.unseal)

@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
@@ -37,6 +38,7 @@ logger = logging.getLogger("antiphon.sandboxes")
 
 READY = b"ready\n"
 READ_BYTES = 64 * 1024
+START_S = 10.0
 MAX_DESCRIPTORS = 64
 
 _PRELUDE = """
@@ -115,7 +117,7 @@ class ConfinedPython:
         if self._launchers is None:
             self._launchers = [*_launchers(), ()]
         for launcher in list(self._launchers):
-            output = await self._run(launcher, _PRELUDE + program, content, max_bytes)
+            output = await self._run(launcher, program, content, max_bytes)
             if output is not None:
                 return output
             if launcher and launcher in self._launchers:
@@ -124,28 +126,31 @@ class ConfinedPython:
                     logger.warning("bubblewrap does not work here: PDFs are read without a sandbox")
         raise SandboxError("The process does not start.")
 
+    async def open(self, program: str) -> ConfinedProcess:
+        """Start a program that answers one line after another, always in a sandbox.
+
+        Raises: SandboxError if it does not start, as where bubblewrap does not work.
+        """
+        for launcher in _launchers():
+            process = await self._start(launcher, _PRELUDE + program)
+            confined = ConfinedProcess(process)
+            try:
+                async with asyncio.timeout(START_S):
+                    if await confined.receive(len(READY)) == READY:
+                        return confined
+            except (TimeoutError, SandboxError):
+                pass
+            except BaseException:
+                await confined.aclose()
+                raise
+            await confined.aclose()
+        raise SandboxError("The sandbox does not start: bubblewrap does not work here.")
+
     async def _run(
         self, launcher: Sequence[str], program: str, content: bytes, max_bytes: int
     ) -> bytes | None:
         """Return the output, or None if the launcher does not work on this machine."""
-        with ExitStack() as stack:
-            python = _own_interpreter(self._modules)
-            options = self._options(python, launcher)
-            words: list[str] = [sys.executable, "-I", "-B", "-c", program, options]
-            descriptors: tuple[int, ...] = ()
-            if launcher:
-                filter_file = stack.enter_context(memory_file(seccomp.program()))
-                descriptors = (filter_file,)
-                words = own_program_command(launcher, python, filter_file, words[1:])
-            process = await start_process(
-                *words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={} if launcher else _environment(),
-                cwd="/",
-                pass_fds=descriptors,
-            )
+        process = await self._start(launcher, _PRELUDE + program)
         try:
             output = await _communicate(process, content, len(READY) + max_bytes)
         finally:
@@ -155,6 +160,27 @@ class ConfinedPython:
         if process.returncode != 0:
             raise SandboxError("The process failed.")
         return output[len(READY) :]
+
+    async def _start(self, launcher: Sequence[str], program: str) -> Process:
+        with ExitStack() as stack:
+            python = _own_interpreter(self._modules)
+            options = self._options(python, launcher)
+            words: list[str] = [sys.executable, "-I", "-B", "-c", program, options]
+            descriptors: tuple[int, ...] = ()
+            if launcher:
+                filter_file = stack.enter_context(memory_file(seccomp.program()))
+                descriptors = (filter_file,)
+                words = own_program_command(launcher, python, filter_file, words[1:])
+            return await start_process(
+                *words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={} if launcher else _environment(),
+                cwd="/",
+                pass_fds=descriptors,
+                limit=READ_BYTES,
+            )
 
     def _options(self, python: Interpreter, launcher: Sequence[str]) -> str:
         libraries = (python.library, *python.packages, *LIBRARIES)
@@ -167,6 +193,44 @@ class ConfinedPython:
                 "user": int(NOBODY) if not launcher and _is_readable_by_all() else None,
             }
         )
+
+
+class ConfinedProcess:
+    """A program in a sandbox that reads a line and answers with a line, as often as it is asked."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._rest = b""
+
+    async def ask(self, line: bytes, *, max_bytes: int) -> bytes:
+        """Send a line, and return the line that answers it.
+
+        Raises: SandboxError if the process ends, or writes a line of more than `max_bytes`.
+        """
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):
+            self._process.stdin.write(line + b"\n")
+            await self._process.stdin.drain()
+        return await self.receive(max_bytes)
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next line, with its end. Raises: SandboxError."""
+        assert self._process.stdout is not None
+        while (end := self._rest.find(b"\n") + 1) == 0:
+            chunk = await self._process.stdout.read(READ_BYTES)
+            if not chunk:
+                raise SandboxError("The process ended.")
+            self._rest += chunk
+            if len(self._rest) > max_bytes + READ_BYTES:  # what follows the line counts too
+                raise SandboxError("The process wrote too much.")
+        line, self._rest = self._rest[:end], self._rest[end:]
+        if len(line) > max_bytes:
+            raise SandboxError("The process wrote too much.")
+        return line
+
+    async def aclose(self) -> None:
+        """End the process, with all that runs in its sandbox. It may be called again."""
+        await end_process(self._process)
 
 
 async def _communicate(

@@ -82,6 +82,14 @@ from antiphon.application.ports.model import (
     TurnTranscript,
     Weights,
 )
+from antiphon.application.ports.programs import (
+    CallOutcome,
+    ProgramCall,
+    Programs,
+    ProgramSource,
+    ProgramStep,
+    RunningProgram,
+)
 from antiphon.application.ports.prompt_templates import PromptTemplates
 from antiphon.application.ports.sampling import Constraint, Sampling, json_of_sampling
 from antiphon.application.ports.sandboxes import (
@@ -148,6 +156,7 @@ __all__ = [
     "BatchClaim",
     "BatchProgress",
     "Batches",
+    "CallOutcome",
     "ChangeBatch",
     "Charge",
     "ClaimedBatch",
@@ -199,6 +208,10 @@ __all__ = [
     "Outbox",
     "Parser",
     "PooledSteps",
+    "ProgramCall",
+    "ProgramSource",
+    "ProgramStep",
+    "Programs",
     "Prompt",
     "PromptTemplates",
     "ReadGauge",
@@ -208,6 +221,7 @@ __all__ = [
     "ResponseStore",
     "RunSlot",
     "RunStore",
+    "RunningProgram",
     "Sampling",
     "Sandbox",
     "SandboxFile",

@@ -26,6 +26,7 @@ from antiphon.application.ports import (
     Json,
     Model,
     ModelTurn,
+    Programs,
     Seal,
     Turn,
     TurnFacts,
@@ -47,10 +48,12 @@ from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCa
 from antiphon.application.tools.citations import CitingTurn
 from antiphon.application.tools.mcp import McpSessions, McpTurn, OpenMcpSessions
 from antiphon.application.tools.outputs import ResponseOutputs, ToolRoom
+from antiphon.application.tools.programs import ProgramTurn, RunPrograms
 from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.history.compaction import items_to_keep
+from antiphon.domain.history.programs import extend_prompt
 from antiphon.domain.items import AnyItem, CompactionTrigger, has_another_turn, waits_for_client
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
@@ -71,7 +74,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     `mcp_servers`: the MCP servers whose tools the model may call. `unlisted_labels`: the labels of
     those whose tools must be listed first. `approved_calls`: MCP calls to run before the model's
     turn. `max_calls`: the request's limit for tool calls. `tool_callers`: what runs the calls of
-    this server's own tools, by kind. `steers`: what the client adds while the response runs.
+    this server's own tools, by kind. `conversation`: the items before the response. `programs` runs
+    programs that models write. `steers`: what the client adds while the response runs.
     `diagnose` compares the prompt of the first answer with another response's; None if the client
     asks for no diagnostics of the prompt cache.
     """
@@ -90,6 +94,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     approved_calls: Sequence[AnsweredCall] = ()
     max_calls: int | None = None
     tool_callers: Mapping[str, ToolCaller] = {}
+    conversation: Sequence[AnyItem] = ()
+    programs: Programs | None = None
     steers: Steers | None = None
     diagnose: Callable[[ModelTurn], Awaitable[Diagnosis]] | None = None
 
@@ -137,6 +143,15 @@ class Turns:
             max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
             records=self._records,
             outputs=self._outputs,
+        )
+
+    @cached_property
+    def _programs(self) -> RunPrograms:
+        return RunPrograms(
+            programs=self._plan.programs,
+            calls=self._calls,
+            tenant=self._plan.tenant,
+            earlier=self._plan.conversation,
         )
 
     @property
@@ -187,7 +202,8 @@ class Turns:
                 first_item, first_usage = len(output), len(usages)
                 last_turn = await self._start_first_answer(turn)
                 yield last_turn
-            if not plan.offer.definitions and not plan.approved_calls:
+            is_own_turn = isinstance(last_turn, McpTurn | ProgramTurn)
+            if not plan.offer.definitions and not is_own_turn:
                 return  # there is nothing that this server could have run
             further_turns = self._iterate_further(
                 turn, last_turn, output, usages, first_item, first_usage
@@ -221,6 +237,12 @@ class Turns:
             ]
             if search_results:
                 yield ToolSearchTurn(search_results, after=last_turn)
+            if isinstance(last_turn, McpTurn):
+                offer = with_listings(offer, listings_by_label(output[first_item:]))
+            if not isinstance(last_turn, ProgramTurn):
+                specs = offer.program_specs
+                if (programs := self._programs.turn(output, specs, first_item)) is not None:
+                    yield programs
             new_items = output[first_item:]
             if not any(map(has_another_turn, new_items)):
                 return
@@ -230,9 +252,7 @@ class Turns:
                 yield OutOfBudgetTurn("steered", after=last_turn)
                 return
             known_tokens = None
-            if isinstance(last_turn, McpTurn):
-                offer = with_listings(offer, listings_by_label(new_items))
-            else:
+            if not isinstance(last_turn, McpTurn | ProgramTurn):
                 loaded_tools = [tool for result in search_results for tool in result]
                 offer = with_loaded_tools(offer, loaded_tools)
                 answer_count += 1
@@ -247,10 +267,9 @@ class Turns:
                 return
             turn = replace(
                 turn,
-                items=[
-                    *turn.items,
-                    *self._show_items.shorten_outputs(new_items, self._plan.model),
-                ],
+                items=extend_prompt(
+                    turn.items, self._show_items.shorten_outputs(new_items, self._plan.model)
+                ),
                 tools=offer.specs,
                 choice=offer.choice,
                 sampling=replace(turn.sampling, max_tokens=remaining_tokens),
@@ -270,13 +289,16 @@ class Turns:
     async def _start_first_answer(self, turn: Turn) -> ModelTurn:
         plan = self._plan
         has_mcp_work = plan.unlisted_labels or plan.approved_calls
-        if not has_mcp_work or not plan.answers or plan.warms_up:
+        programs = self._programs.turn((), plan.offer.program_specs)
+        if not (has_mcp_work or programs) or not plan.answers or plan.warms_up:
             return await self._start_answer(turn)
-        # Raises errors of the conversation now, before any MCP server is called.
+        # Raises errors of the conversation now, before any tool is called.
         tokens = await plan.model.count(turn)
         if self._admit_prompt is not None:
             await self._admit_prompt(tokens)
             self._admit_prompt = None
+        if programs is not None and not has_mcp_work:
+            return programs
         return McpTurn(self._sessions, self._calls, plan.unlisted_labels, plan.approved_calls)
 
     async def _start_compaction(self, turn: Turn) -> ModelTurn:
@@ -354,8 +376,10 @@ class PlanTurns:
         budgets: Budgets = DEFAULT_BUDGETS,
         sinks: RecordSinks = RecordSinks(),  # noqa: B008 - frozen
         tool_room: ToolRoom | None = None,
+        programs: Programs | None = None,
         diagnose: DiagnoseCache | None = None,
     ) -> None:
+        self._programs = programs
         self._show_items = show_items
         self._seal = seal
         self._open_sessions = open_sessions
@@ -387,7 +411,7 @@ class PlanTurns:
         diagnose = None if request.comparison_response_id is None else self._diagnose
         if diagnose is not None and not prepared.turn.trace_steps:  # the transcript has the tokens
             prepared = replace(prepared, turn=replace(prepared.turn, trace_steps=1))
-        plan = await plan_of(submission, prepared)
+        plan = replace(await plan_of(submission, prepared), programs=self._programs)
         if diagnose is not None:
             compare = partial(diagnose, submission, prepared, compacts=plan.compacts)
             plan = replace(plan, diagnose=compare)
@@ -445,6 +469,7 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
         approved_calls=prepared.approved_calls,
         max_calls=request.max_tool_calls,
         tool_callers=prepared.tool_callers,
+        conversation=prepared.conversation,
         steers=submission.steers,
     )
 

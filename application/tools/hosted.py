@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers.offer import ToolDefinition
+from antiphon.domain.offers.offer import ToolDefinition, callers_in, can_be_called
 from antiphon.domain.tools import RequestTool
-from antiphon.domain.vocabulary.tool import is_called_directly
 
 
 class ToolProvider(Protocol):
@@ -41,14 +40,22 @@ class ToolProvider(Protocol):
         """
 
 
-def mark_hosted(definition: ToolDefinition, providers: Sequence[ToolProvider]) -> ToolDefinition:
-    """Return the definition, marked as server-run if one of the providers handles its tool and the
-    model may call it."""
-    if is_called_directly(definition.original or definition.tool) and any(
-        provider.handles(definition.tool) for provider in providers
-    ):
-        return replace(definition, is_server_run=True)
-    return definition
+def mark_hosted(
+    definitions: Sequence[ToolDefinition], providers: Sequence[ToolProvider]
+) -> list[ToolDefinition]:
+    """Return the definitions: those are server-run whose tool one of the providers handles, if the
+    model may call it, or its programs."""
+    hosted = [
+        replace(each, is_server_run=True)
+        if any(provider.handles(each.tool) for provider in providers)
+        else each
+        for each in definitions
+    ]
+    callers = callers_in(hosted)
+    return [
+        marked if can_be_called(marked, callers) else each
+        for marked, each in zip(hosted, definitions, strict=True)
+    ]
 
 
 async def find_callers(

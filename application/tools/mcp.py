@@ -320,6 +320,7 @@ def _open_approved_call(request: i.McpApprovalRequest) -> list[d.Delta]:
         "server_label": request.server_label,
         "name": request.name,
         "approval_request_id": request.id,
+        **({"caller": request.caller} if request.caller else {}),
     }
     return [
         d.ToolStart("mcp_call", fields),

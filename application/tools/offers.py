@@ -20,7 +20,14 @@ from antiphon.domain.access.rights import check_tools
 from antiphon.domain.errors import RequestError
 from antiphon.domain.history import conversation as c
 from antiphon.domain.offers import mcp
-from antiphon.domain.offers.offer import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
+from antiphon.domain.offers.offer import (
+    PREVIOUS_RESPONSE_PATH,
+    Offer,
+    ToolDefinition,
+    callers_in,
+    can_be_called,
+    make_offer,
+)
 from antiphon.domain.offers.tool_substitutions import (
     LABELS,
     NO_SUBSTITUTIONS,
@@ -29,7 +36,6 @@ from antiphon.domain.offers.tool_substitutions import (
 from antiphon.domain.requests.decoding import decode_tool
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, McpTool, UnknownTool
-from antiphon.domain.vocabulary.tool import is_called_directly
 
 CACHE_BYTES = 32 << 20
 MAX_CACHED_JSON_BYTES = 1 << 20
@@ -104,11 +110,16 @@ class OfferTools:
     ) -> list[ToolDefinition]:
         """Return the tools as this server can provide them."""
         resolved = [_substitute(definition, self._substitutions) for definition in definitions]
-        if self._servers is not None:
-            resolved = [
-                _resolve_mcp(definition, conversation, self._servers) for definition in resolved
-            ]
-        return [mark_hosted(definition, self._providers) for definition in resolved]
+        resolved = mark_hosted(resolved, self._providers)
+        if self._servers is None:
+            return resolved
+        callers = callers_in(resolved)
+        return [
+            _resolve_mcp(definition, conversation, self._servers)
+            if can_be_called(definition, callers)
+            else definition
+            for definition in resolved
+        ]
 
     def _check_known(self, definitions: Sequence[ToolDefinition]) -> None:
         """Raises: RequestError for a type or a label that nobody knows: it can only be a mistake
@@ -184,8 +195,6 @@ def _resolve_mcp(
 ) -> ToolDefinition:
     """Return an MCP server's definition with the tools that the conversation lists for it."""
     if not isinstance(definition.tool, McpTool):
-        return definition
-    if not is_called_directly(definition.original or definition.tool):
         return definition
     tool = servers.resolve(definition.tool, definition.path)
     if tool is None:

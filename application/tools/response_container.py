@@ -208,6 +208,6 @@ def _latest_container_id(conversation: Sequence[i.Item]) -> str | None:
 def _container_id_of(item: i.Item) -> str | None:
     if isinstance(item, i.CodeInterpreterCall):
         return item.container_id
-    if isinstance(item, i.ShellCall) and i.is_server_run_call(item):
+    if isinstance(item, i.ShellCall) and i.is_container_call(item):
         return str((item.environment or {}).get("container_id"))
     return None

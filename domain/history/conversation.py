@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from antiphon.domain import items as i
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
 from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.history.nested_calls import nested_calls
 from antiphon.domain.requests.decoding import check_values, decode_item
 from antiphon.domain.requests.request import AnyFormat, Effort
 from antiphon.domain.tools import redact_secrets
@@ -287,22 +288,34 @@ def items_for_model(
 ) -> list[i.AnyItem]:
     """Return the items that a model is shown.
 
-    These are the items from the last compaction on, without calls that were cut off and, unless
-    `all_reasoning`, without the reasoning of finished turns. A final answer finishes a turn and,
-    unless `only_answers_end_turns`, a user message.
+    These are the items from the last compaction on, without calls that were cut off, without those
+    that programs make and, unless `all_reasoning`, without the reasoning of finished turns. A final
+    answer finishes a turn and, unless `only_answers_end_turns`, a user message.
     """
     start = _last_position(conversation, lambda item: isinstance(item, i.Compaction), default=0)
     items = conversation[start:]
     ends_turn = _is_answer if only_answers_end_turns else _is_answer_or_question
     turn_start = 0 if all_reasoning else _last_position(items, ends_turn, default=-1) + 1
-    answered = set(pair_outputs_with_calls(items).values())
+    pairs = pair_outputs_with_calls(items)
+    nested = nested_calls(items)
+    answered = {*pairs.values(), *_waiting_programs(items, nested)}
     return [
         item
         for position, item in enumerate(items)
         if not (isinstance(item, i.Reasoning) and position < turn_start)
         and not (_may_be_left_out(item) and position not in answered)
         and not isinstance(item, i.CompactionTrigger)
+        and position not in nested
+        and pairs.get(position) not in nested
     ]
+
+
+def _waiting_programs(items: Sequence[i.AnyItem], nested: Mapping[int, str]) -> Iterator[int]:
+    """Yield the positions of programs that have made calls: this response goes on with them."""
+    callers = set(nested.values())
+    for position, item in enumerate(items) if callers else ():
+        if isinstance(item, i.Program) and item.call_id in callers:
+            yield position
 
 
 class ActiveConfiguration(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ class CodeInterpreterCall(Item, frozen=True, kw_only=True, tag="code_interpreter
     code: Text | None = None
     container_id: Text
     outputs: Long[Json] | None = None
+    caller: Json | None | UnsetType = UNSET
 
 
 class CodeInProgress(

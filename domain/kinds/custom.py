@@ -25,7 +25,7 @@ from antiphon.domain.vocabulary.kind import (
 from antiphon.domain.vocabulary.shown import Call, Result
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 from antiphon.domain.vocabulary.text_call import TextCall
-from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec, flat_name
+from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec, callers_of, flat_name
 
 
 class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
@@ -92,6 +92,7 @@ def custom_spec(tool: CustomTool, path: str, namespace: str | None = None) -> To
         namespace=namespace,
         original_name=tool.name,
         deferred=tool.defer_loading is True,
+        callers=callers_of(tool),
     )
 
 

@@ -28,7 +28,15 @@ from antiphon.domain.vocabulary.kind import (
 from antiphon.domain.vocabulary.shown import NO_ARGUMENTS, Call, Result, View, json_arguments
 from antiphon.domain.vocabulary.steps import INPUT_ONLY
 from antiphon.domain.vocabulary.text_call import TextCall
-from antiphon.domain.vocabulary.tool import NAMED_KINDS, Tool, ToolName, ToolSpec, flat_name
+from antiphon.domain.vocabulary.tool import (
+    NAMED_KINDS,
+    Tool,
+    ToolName,
+    ToolSpec,
+    callers_of,
+    flat_name,
+    none_if_unset,
+)
 from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
 
 
@@ -158,6 +166,8 @@ def function_spec(tool: FunctionTool, path: str, namespace: str | None = None) -
         namespace=namespace,
         original_name=tool.name,
         deferred=tool.defer_loading is True,
+        callers=callers_of(tool),
+        output_schema=none_if_unset(tool.output_schema),
     )
 
 

@@ -57,12 +57,14 @@ class McpCall(Item, frozen=True, kw_only=True, tag="mcp_call"):
     output: Text | None = None
     error: Any = None
     approval_request_id: Text | None = None
+    caller: Json | None | UnsetType = UNSET
 
 
 class McpApprovalRequest(Item, frozen=True, kw_only=True, tag="mcp_approval_request"):
     server_label: Text
     name: Text
     arguments: Text
+    caller: Json | None | UnsetType = UNSET
 
 
 class McpApprovalResponse(Item, frozen=True, kw_only=True, tag="mcp_approval_response"):
@@ -176,7 +178,8 @@ CALLS = ItemSteps(
 
 
 def _server_fields(start: d.CallStart) -> dict[str, Any]:
-    return {"server_label": start.namespace or "", "name": start.name}
+    caller = {} if start.caller is None else {"caller": start.caller}
+    return {"server_label": start.namespace or "", "name": start.name, **caller}
 
 
 def _open_call(start: d.CallStart, context: BuilderContext) -> ToolBuilder:

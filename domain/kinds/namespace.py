@@ -10,7 +10,7 @@ from antiphon.domain.bounds import MAX_MEMBERS, Text
 from antiphon.domain.kinds.custom import CustomTool, custom_spec
 from antiphon.domain.kinds.function import FunctionTool, function_spec
 from antiphon.domain.vocabulary.kind import AS_SENT, Kind, ToolKind
-from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec, is_called_directly
+from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec
 
 
 class NamespaceTool(Tool, frozen=True, kw_only=True, tag="namespace"):
@@ -29,7 +29,6 @@ def _specs(tool: NamespaceTool, path: str) -> tuple[ToolSpec, ...]:
         if isinstance(inner, FunctionTool)
         else custom_spec(inner, f"{path}.tools[{position}]", tool.name)
         for position, inner in enumerate(tool.tools)
-        if is_called_directly(inner)
     )
 
 

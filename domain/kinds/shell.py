@@ -102,11 +102,8 @@ class Shell(Tool, frozen=True, kw_only=True, tag="shell"):
         return bool((self.environment or {}).get("type", "local") == "local")
 
 
-def is_server_run_call(item: Item) -> bool:
-    """Return whether the server runs this call, so that the client need not send its output.
-
-    The output is missing if the response ended before the call did.
-    """
+def is_container_call(item: Item) -> bool:
+    """Return whether the server runs this call, in one of its containers."""
     return (
         isinstance(item, ShellCall) and (item.environment or {}).get("type") == CONTAINER_REFERENCE
     )
@@ -165,6 +162,7 @@ class ShellCallBuilder:
             call_id=start.fields.get("call_id") or context.new_id("call"),
             action=self._action | {"commands": []},
             environment=start.fields.get("environment"),
+            caller=start.fields.get("caller") or UNSET,
         )
 
     def open(self) -> Sequence[Event]:
@@ -230,6 +228,7 @@ class ShellOutputBuilder:
             call_id=start.fields["call_id"],
             output=(),
             max_output_length=start.fields.get("max_output_length"),
+            caller=start.fields.get("caller") or UNSET,
         )
 
     def open(self) -> Sequence[Event]:
@@ -285,7 +284,9 @@ class ShellArgumentsBuilder:
         self._buffered_call = BufferedCallBuilder(start, context, _make_call)
         self._is_run_here = isinstance(start, d.HostedCallStart)
         fields = start.fields if isinstance(start, d.HostedCallStart) else {}
-        self._start = d.ToolStart("shell_call", {"call_id": start.call_id, **fields})
+        self._start = d.ToolStart(
+            "shell_call", {"call_id": start.call_id, "caller": start.caller, **fields}
+        )
         self._has_run = False
         self._context = context
         self._reader = CommandReader()
@@ -396,7 +397,7 @@ def _client_specs(tool: Shell, _: str) -> tuple[ToolSpec, ...]:
 
 
 def _shown_call(item: ShellCall, view: View) -> Call:
-    return CLIENT_TOOL.call(item, view, CONTAINER if is_server_run_call(item) else "shell")
+    return CLIENT_TOOL.call(item, view, CONTAINER if is_container_call(item) else "shell")
 
 
 CALL = ItemKind(

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
+from antiphon.domain.kinds import CALL_KINDS
+from antiphon.domain.kinds.program import PROGRAM, with_tools
 from antiphon.domain.kinds.tool_search import TOOL_SEARCH_KINDS
 from antiphon.domain.offers import mcp, tool_substitutions
 from antiphon.domain.offers.tool_choice import invalid_tool_choice, parse_tool_choice
@@ -24,7 +26,7 @@ from antiphon.domain.offers.tool_specs import (
     specs_of,
 )
 from antiphon.domain.vocabulary.item import type_of
-from antiphon.domain.vocabulary.tool import is_called_directly
+from antiphon.domain.vocabulary.tool import DIRECT, ONLY_DIRECT, PROGRAMMATIC, callers_of
 
 PREVIOUS_RESPONSE_PATH = "previous_response_id"
 """The path of definitions that come from earlier requests."""
@@ -58,11 +60,13 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
 class Offer(Struct, frozen=True, kw_only=True):
     """The tools that a model is offered.
 
-    `specs` go to the model, and the Response shows `echo`; `ignored` lists the paths of fields
-    without effect. `definitions` and `tool_choice` are what the offer was made from.
+    `specs` go to the model, `program_specs` are what its programs may call, and the Response shows
+    `echo`; `ignored` lists the paths of fields without effect. `definitions` and `tool_choice` are
+    what the offer was made from.
     """
 
     specs: tuple[t.ToolSpec, ...] = ()
+    program_specs: tuple[t.ToolSpec, ...] = ()
     choice: t.ToolChoice = t.ToolChoice()
     echo: tuple[Raw, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -77,6 +81,7 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
     have the same name. Deferred tools are left out if there is a tool search that can load them.
     """
     _check_labels(definitions)
+    callers = callers_in(definitions)
     specs_by_key: dict[object, tuple[t.ToolSpec, str]] = {}
     unique_keys: set[object] = set()
     ignored: list[str] = []
@@ -90,7 +95,7 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
                 param=definition.path,
                 code="string_above_max_length",
             )
-        specs = _specs_of(definition)
+        specs = _specs_of(definition, callers)
         for spec in specs:
             key = _identity_of(spec)
             if key in unique_keys and definition.must_be_unique and spec.kind not in t.WEB_KINDS:
@@ -105,15 +110,24 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
                 code="array_above_max_length",
             )
         if definition.path != PREVIOUS_RESPONSE_PATH:  # the earlier response has reported its own
-            ignored += _ignored_paths(definition, specs)
+            ignored += _ignored_paths(definition, specs, callers)
     ignored += _overridden_web_searches(definitions)
-    all_specs = _with_unique_names(list(specs_by_key.values()))
+    every_spec = _with_unique_names(list(specs_by_key.values()))
+    all_specs = [spec for spec in every_spec if DIRECT in spec.callers]
     labels = frozenset(
         label for definition in definitions if (label := _server_label(definition)) is not None
     )
-    _check_choice_is_run(tool_choice, definitions)
+    _check_choice_is_run(tool_choice, definitions, callers)
     choice = parse_tool_choice(tool_choice, all_specs, labels)
-    specs = _without_deferred(all_specs, definitions, choice)
+    shown = _without_deferred(every_spec, definitions, choice)
+    specs = tuple(spec for spec in shown if DIRECT in spec.callers)
+    program_specs: tuple[t.ToolSpec, ...] = ()
+    if PROGRAMMATIC in callers:
+        program_specs = tuple(spec for spec in shown if PROGRAMMATIC in spec.callers)
+        specs = tuple(
+            with_tools(spec, program_specs, CALL_KINDS.values()) if spec.kind == PROGRAM else spec
+            for spec in specs
+        )
     if choice.mode == "required" and not specs and labels:
         choice = t.ToolChoice()  # the MCP servers have listed no tools (yet): none can be forced
     elif tool_choice == "required" and not specs:
@@ -121,6 +135,7 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
     request_tools = (each.original or each.tool for each in definitions if not each.from_item)
     return Offer(
         specs=specs,
+        program_specs=program_specs,
         choice=choice,
         echo=tuple(Raw(msgspec.json.encode(echo_of(tool))) for tool in request_tools),
         ignored=tuple(ignored),
@@ -159,12 +174,28 @@ def with_listings(offer: Offer, listings: Mapping[str, mcp.Listing]) -> Offer:
     return make_offer(definitions, offer.tool_choice)
 
 
-def _ignored_paths(definition: ToolDefinition, specs: Sequence[t.ToolSpec]) -> Iterator[str]:
+def callers_in(definitions: Sequence[ToolDefinition]) -> Sequence[str]:
+    """Return the callers that there are: with the tool for programs that is run, also those."""
+    has_programs = any(
+        each.is_server_run and isinstance(each.tool, t.ProgrammaticToolCalling)
+        for each in definitions
+    )
+    return (DIRECT, PROGRAMMATIC) if has_programs else ONLY_DIRECT
+
+
+def can_be_called(definition: ToolDefinition, callers: Sequence[str]) -> bool:
+    """Return whether any of these callers may call the tool, as the client wrote it."""
+    return not set(callers).isdisjoint(callers_of(definition.original or definition.tool))
+
+
+def _ignored_paths(
+    definition: ToolDefinition, specs: Sequence[t.ToolSpec], callers: Sequence[str]
+) -> Iterator[str]:
     """Yield the paths without effect: that of the whole definition, or of some of its fields."""
     if not specs and not definition.is_server_run:
         yield definition.path
         return
-    yield from ignored_paths_in(definition.tool, definition.path)
+    yield from ignored_paths_in(definition.tool, definition.path, callers)
     if definition.original is not None:
         yield from tool_substitutions.unused_fields(definition.original, definition.path)
 
@@ -185,25 +216,34 @@ def _overridden_web_searches(definitions: Sequence[ToolDefinition]) -> list[str]
     ]
 
 
-def _specs_of(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
+def _specs_of(definition: ToolDefinition, callers: Sequence[str]) -> tuple[t.ToolSpec, ...]:
+    """Return the specs that one of the callers may call."""
     tool = definition.tool
-    if not is_called_directly(definition.original or tool):
-        return ()
+    specs: tuple[t.ToolSpec, ...]
     if isinstance(tool, t.McpTool):
-        return mcp.tool_specs_of(tool, definition.listing)
-    specs = specs_of(tool, definition.path, is_server_run=definition.is_server_run)
+        specs = mcp.tool_specs_of(tool, definition.listing)
+    else:
+        specs = specs_of(tool, definition.path, is_server_run=definition.is_server_run)
+    own_callers = callers_of(definition.original or tool)
+    if own_callers != ONLY_DIRECT:
+        # A tool search finds tools for the model alone.
+        is_deferred = DIRECT in own_callers
+        specs = tuple(
+            replace(spec, callers=own_callers, deferred=spec.deferred and is_deferred)
+            for spec in specs
+        )
     if definition.from_item:  # an item that defines a tool also loads it
-        return tuple(replace(spec, deferred=False) for spec in specs)
-    return specs
+        specs = tuple(replace(spec, deferred=False) for spec in specs)
+    return tuple(spec for spec in specs if not set(callers).isdisjoint(spec.callers))
 
 
 def _check_choice_is_run(
-    tool_choice: str | Json | None, definitions: Sequence[ToolDefinition]
+    tool_choice: str | Json | None, definitions: Sequence[ToolDefinition], callers: Sequence[str]
 ) -> None:
     """Raises: RequestError if the choice forces a tool of the request that nobody runs."""
     kind = tool_choice.get("type") if isinstance(tool_choice, dict) else None
     same = [each for each in definitions if type_of(type(each.tool)) == kind]
-    if same and not any(_specs_of(each) or each.is_server_run for each in same):
+    if same and not any(_specs_of(each, callers) or each.is_server_run for each in same):
         raise invalid_tool_choice(t.not_run_here(str(kind)))
 
 

@@ -60,7 +60,10 @@ def _reason(path: str, offered: Offer) -> str:
 def _why_not(definition: ToolDefinition) -> str:
     tool = definition.original or definition.tool
     if not is_called_directly(tool):
-        return "only programs may call it (allowed_callers), and this server does not run programs"
+        return (
+            "only programs may call it (allowed_callers), and the request has no tool "
+            "'programmatic_tool_calling' that this server runs"
+        )
     if isinstance(tool, t.McpTool) and not definition.is_server_run:
         return f"this server cannot call the MCP server labelled {tool.server_label[:64]!r}"
     if definition.is_server_run:

@@ -23,13 +23,17 @@ class NewItemEvent(Protocol):
 
 
 class BuilderContext(Struct, frozen=True):
-    """The context of a builder; `seal` encrypts reasoning for the client, None if not requested."""
+    """The context of a builder; `seal` encrypts reasoning for the client, None if not requested.
+
+    `created_at` is when the response was created, in seconds since the epoch.
+    """
 
     output_index: int
     new_id: Callable[[str], str]
     item_added: NewItemEvent
     item_done: NewItemEvent
     seal: Callable[[str], str] | None = None
+    created_at: int = 0
 
     def added(self, item: Item) -> Event:
         """Return the event that shows the item when it opens."""

@@ -47,7 +47,13 @@ class TextCall(Struct, frozen=True, kw_only=True):
         )
 
     def _reopen(self, item: Any, context: BuilderContext) -> TextCallBuilder:
-        start = d.CallStart(item.name, item.call_id, item.namespace or None, self.kind)
+        start = d.CallStart(
+            item.name,
+            item.call_id,
+            item.namespace or None,
+            self.kind,
+            caller=item.caller or None,
+        )
         return TextCallBuilder(self, start, context)
 
 
@@ -98,6 +104,7 @@ class TextCallBuilder:
             "call_id": self._call_id,
             "name": self._start.name,
             "namespace": self._start.namespace or UNSET,
+            "caller": self._start.caller or UNSET,
             self._kind.text_field: text,
         }
         return self._kind.item(id=self._id, **fields)

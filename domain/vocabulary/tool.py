@@ -27,12 +27,26 @@ def none_if_unset(value: T | None | UnsetType) -> T | None:
 DIRECT = "direct"
 """The caller in `allowed_callers` that is the model itself, and not a program that it wrote."""
 
+PROGRAMMATIC = "programmatic"
+"""The caller that is a program of the model's."""
+
+ONLY_DIRECT = (DIRECT,)
+"""The callers of a tool that does not name any."""
+
+
+def callers_of(tool: object) -> tuple[str, ...]:
+    """Return who may call a tool.
+
+    >>> callers_of(Tool())
+    ('direct',)
+    """
+    callers = getattr(tool, "allowed_callers", None)
+    return callers if isinstance(callers, tuple) else ONLY_DIRECT
+
 
 def is_called_directly(tool: object) -> bool:
-    """Return whether the model itself may call a tool. If not, only programs may, and this server
-    does not run those."""
-    callers = getattr(tool, "allowed_callers", None)
-    return not isinstance(callers, tuple) or DIRECT in callers
+    """Return whether the model itself may call a tool. If not, only programs may."""
+    return DIRECT in callers_of(tool)
 
 
 REDACTED = "<redacted>"
@@ -94,7 +108,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     `kind` is a CallKind (kind.py), which determines the item that a call becomes. `grammar` is the
     `(syntax, definition)` of a custom tool. `original_name` is the name that the client knows, if
     it differs. A `deferred` tool is shown only after a tool search has found it. `approval_key`
-    identifies what the client approves with a call (mcp.py).
+    identifies what the client approves with a call (mcp.py). `callers` are who may call it, and
+    `output_schema` is that of its results, for programs.
     """
 
     name: str
@@ -107,6 +122,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     original_name: str | None = None
     deferred: bool = False
     approval_key: str | None = None
+    callers: tuple[str, ...] = ONLY_DIRECT
+    output_schema: Json | None = None
 
     @property
     def client_name(self) -> str:

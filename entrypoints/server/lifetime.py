@@ -104,6 +104,7 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
         if (tool_servers := ports.tool_servers()) is not None:
             stack.push_async_callback(tool_servers.aclose)
         await _start_if_any(stack, ports.sandboxes())
+        await _start_if_any(stack, ports.programs())
         supervise_models = SuperviseModels(ports.supervised_models())
         stack.push_async_callback(supervise_models.aclose)
         if (peers := ports.peers()) is not None:

@@ -485,6 +485,16 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = False
 
+    programs: Annotated[
+        bool,
+        about(
+            CODE,
+            "Run the JavaScript that models write for the programmatic_tool_calling tool, in a "
+            "bubblewrap sandbox with even fewer rights. Programs reach only the tools that a "
+            "request lets them call.",
+        ),
+    ] = False
+
     fetch: Fetch = Fetch()
     outgoing: Outgoing = Outgoing()
     tools: Tools = Tools()

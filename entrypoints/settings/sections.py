@@ -218,7 +218,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The resources that code interpreter containers may use."""
+    """The resources that code interpreter containers and programs may use."""
 
     python: Annotated[
         str,
@@ -275,6 +275,22 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "together use two or three times its memory until the server ends them.",
         ),
     ] = "auto"
+    program_memory_mb: Annotated[
+        int, about(CODE, "Memory of a program in megabytes.", ge=8, le=4096)
+    ] = 64
+    program_cpu_s: Annotated[
+        int, about(CODE, "CPU seconds that a program may use.", ge=1, le=600)
+    ] = 10
+    max_programs: Annotated[
+        int,
+        about(
+            CODE,
+            "How many programs compute at the same time. Others wait for their turn, and those "
+            "that wait for results of tools do not count.",
+            ge=2,
+            le=1024,
+        ),
+    ] = 8
 
 
 class WebSearchSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

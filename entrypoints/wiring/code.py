@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.adapters.ids import new_tagged_id
-from antiphon.application.ports import FileStore, Sandboxes
+from antiphon.application.ports import FileStore, Programs, Sandboxes
 from antiphon.application.resources import containers as c
 from antiphon.application.resources.server_addresses import server_tag
 from antiphon.entrypoints.settings import Settings
@@ -49,6 +49,22 @@ def sandboxes(settings: Settings, owner: str) -> Sandboxes | None:
         timeouts=SandboxTimeouts(call_s=code.timeout_s, idle_s=code.idle_s),
         cgroup=code.cgroup,
     )
+
+
+def programs(settings: Settings) -> Programs | None:
+    """Return what runs models' programs, or None if they are off."""
+    if not settings.programs:
+        return None
+    from antiphon.adapters.sandboxes.quickjs import ProgramLimits, QuickjsPrograms
+
+    code = settings.code
+    limits = ProgramLimits(
+        memory_bytes=code.program_memory_mb * 1024**2,
+        cpu_s=code.program_cpu_s,
+        step_s=2.0 * code.program_cpu_s + 10,
+        steps=code.max_programs,
+    )
+    return QuickjsPrograms(limits)
 
 
 def check_container(settings: Settings, files: FileStore) -> c.CheckContainer:

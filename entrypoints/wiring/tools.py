@@ -32,6 +32,7 @@ from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.tools.hosted import ToolProvider
+from antiphon.application.tools.programs import ProgramTools
 from antiphon.application.tools.response_container import FindResponseContainer
 from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
@@ -278,6 +279,8 @@ def hosted_tools(
                 new_id,
             )
         )
+    if settings.programs:
+        tool_providers.append(ProgramTools())
     if web is not None:
         tool_providers.append(WebSearchProvider(web))
     return tool_providers
