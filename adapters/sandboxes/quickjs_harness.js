@@ -47,8 +47,8 @@
 
   const describe = (error) => {
     try {
-      if (!(error instanceof Error)) return `Error: ${toWellFormed(stringify(error) ?? `${error}`)}`;
       if (error === null) return "Error: null was thrown, or the memory was full.";
+      if (!(error instanceof Error)) return `Error: ${toWellFormed(stringify(error) ?? `${error}`)}`;
       if (has([error])) return toWellFormed(`Error: ${error.message}`);
       const place = /:(\d+):\d+\)?\s*$/m.exec(error.stack ?? "");
       const line = place === null ? 0 : place[1] - limits.lines;

@@ -53,7 +53,7 @@ from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.history.compaction import items_to_keep
-from antiphon.domain.history.programs import extend_prompt
+from antiphon.domain.history.programs import extend_prompt, open_programs
 from antiphon.domain.items import AnyItem, CompactionTrigger, has_another_turn, waits_for_client
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
@@ -189,6 +189,8 @@ class Turns:
         if self._records.trace is not None:
             TRACE_HEADERS.set(self._records.trace.headers_of_response())
         plan, turn, last_turn = self._plan, self._plan.turn, self._first
+        if isinstance(last_turn, ProgramTurn):
+            last_turn = last_turn.with_output(output)
         async with aclosing(self._sessions) if plan.mcp_servers else nullcontext():
             first_item = first_usage = 0  # where the answer starts in `output` and `usages`
             yield last_turn
@@ -289,15 +291,17 @@ class Turns:
     async def _start_first_answer(self, turn: Turn) -> ModelTurn:
         plan = self._plan
         has_mcp_work = plan.unlisted_labels or plan.approved_calls
-        programs = self._programs.turn((), plan.offer.program_specs)
-        if not (has_mcp_work or programs) or not plan.answers or plan.warms_up:
+        has_programs = open_programs(plan.conversation, len(plan.conversation))
+        if not (has_mcp_work or has_programs) or not plan.answers or plan.warms_up:
             return await self._start_answer(turn)
         # Raises errors of the conversation now, before any tool is called.
         tokens = await plan.model.count(turn)
         if self._admit_prompt is not None:
             await self._admit_prompt(tokens)
             self._admit_prompt = None
-        if programs is not None and not has_mcp_work:
+        if not has_mcp_work:
+            programs = self._programs.turn((), plan.offer.program_specs)
+            assert programs is not None, "there are some"
             return programs
         return McpTurn(self._sessions, self._calls, plan.unlisted_labels, plan.approved_calls)
 
@@ -477,6 +481,8 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
 async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     turn = prepared.turn
     compaction = request.compaction
+    if open_programs(prepared.conversation, len(prepared.conversation)):
+        return False  # a program that waits goes on first: a summary could not
     if compaction is None or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not requested, or compaction would remove nothing
     tokens = await count_or_none(prepared.model, turn)

@@ -119,6 +119,10 @@ class ProgramTurn(ModelTurn):
                     yield batch
         yield [d.TurnEnd("stop", TurnUsage())]
 
+    def with_output(self, output: Sequence[AnyItem]) -> ProgramTurn:
+        """Return the same turn of a response that now has this output, which the run adds to."""
+        return ProgramTurn(self._run, self._programs, output, self._tools)
+
     async def aclose(self) -> None:
         pass
 
