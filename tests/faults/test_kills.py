@@ -31,27 +31,44 @@ AT_A_TIME = 20
 ENDED_WITHIN_S = LEASE_S + 5 * slowness()
 MODELS = ("scripted-chat", "scripted-harmony")
 TEXT = "word " * 60
-NOTES = {"type": "mcp", "server_label": "notes"}
+NOTES = {
+    "type": "mcp",
+    "server_label": "notes",
+    "allowed_callers": ["direct", "programmatic"],
+}
 OPTIONS = ("--tool", "tests.faults.support.noting_tools:Notes", "--run-attempts", "1000")
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
+PROGRAMS = {"type": "programmatic_tool_calling"}
+PROGRAM = """
+const kept = [];
+for (const round of [1, 2, 3]) {
+  const calls = ["a", "b"].map((name) => tools.notes__note({ text: `NUMBER ${round} ${name}` }));
+  kept.push(...(await Promise.allSettled(calls)));
+  kept.push(await tools.notes__read({ text: `NUMBER ${round}` }));
+}
+text(kept.length);
+"""
 HAS_SANDBOX = shutil.which("bwrap") is not None
-CODE_OPTIONS = ("--code-interpreter", "--code-cgroup", "off") if HAS_SANDBOX else ()
+CODE_OPTIONS = ("--code-interpreter", "--code-cgroup", "off", "--programs") if HAS_SANDBOX else ()
 
 
 def body_of(number: int) -> dict[str, Any]:
-    """Return a run with reasoning and text or, every other time, a loop over tools or code."""
+    """Return a run with reasoning and text or, every other time, a loop over tools, code or a
+    program."""
     thought = {"think": "hm "}
     answer = [thought, {"say": "word ", "repeat": 60, "tick": 0.01}]
     calls = [{"mcp": name, "args": {"text": f"{number} {name}"}} for name in ("note", "read")]
     code = [{"call": "python", "args": {"code": f"print({number})"}}]
-    loops = [calls, calls, calls, code] if HAS_SANDBOX else [calls]
+    program = {"call": "program", "args": {"code": PROGRAM.replace("NUMBER", str(number))}}
+    programs = [program, calls[-1]]
+    loops = [calls, programs, calls, code] if HAS_SANDBOX else [calls]
     loop = loops[number // 4 % len(loops)]
     turns = [answer] if number % 2 else [[thought, *loop], [thought, loop[-1]], answer]
     return {
         "model": MODELS[number // 2 % len(MODELS)],
         "input": f"@@script {json.dumps(turns)}",
         "background": True,
-        "tools": [NOTES, CODE] if loop is code else [NOTES],
+        "tools": [NOTES, *([CODE] if loop is code else [PROGRAMS] if loop is programs else [])],
     }
 
 
@@ -121,10 +138,13 @@ def test_no_run_fails_no_event_is_lost_and_no_call_is_made_twice(
     items = [item for response in responses for item in response["output"]]
     lost = sum(map(is_lost, items))
     code = sum(item["type"] == "code_interpreter_call" for item in items)
+    programs = [item for item in items if item["type"] == "program_output"]
     print(
-        f"{KILLS} kills, {len(readers.over)} runs: {dict(ends)}, {lost} calls lost, {code} of code"
+        f"{KILLS} kills, {len(readers.over)} runs: {dict(ends)}, {lost} calls lost, {code} of "
+        f"code, {len(programs)} programs"
     )
-    assert (code > 0) == HAS_SANDBOX
+    assert (code > 0) == (len(programs) > 0) == HAS_SANDBOX
+    assert {(each["status"], each["result"]) for each in programs} <= {("completed", "9")}
     assert set(ends) == {"completed"}
     assert {response["output"][-1]["content"][0]["text"] for response in responses} == {TEXT}
     made = Counter(notes.read_text(encoding="utf-8").splitlines())
