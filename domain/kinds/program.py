@@ -119,18 +119,18 @@ def _declaration(tool: ToolSpec, text_input: str | None) -> str:
     return line
 
 
-def clock_of(fingerprint: str) -> int:
-    """Return the time that a program reads, in seconds since the epoch.
+_FINGERPRINT = re.compile(r"prgf_[0-9a-z]+([0-9a-f]{8})")
 
-    >>> clock_of("prgf_123_1700000000"), clock_of("of another server")
+
+def clock_of(fingerprint: str) -> int:
+    """Return the time that a program reads, in seconds since the epoch; 0 if another server made
+    the fingerprint.
+
+    >>> clock_of("prgf_7b2f6553f100"), clock_of("of another server")
     (1700000000, 0)
     """
-    _, _, digits = fingerprint.rpartition("_")
-    is_time = digits.isascii() and digits.isdigit() and len(digits) <= MAX_TIME_DIGITS
-    return int(digits) if is_time else 0
-
-
-MAX_TIME_DIGITS = 12
+    made_here = _FINGERPRINT.fullmatch(fingerprint)
+    return int(made_here[1], 16) if made_here is not None else 0
 
 
 def _make(
@@ -142,7 +142,7 @@ def _make(
         id=context.new_id("prg"),
         call_id=start.call_id or context.new_id("call"),
         code=arguments,
-        fingerprint=f"{context.new_id('prgf')}_{context.created_at}",
+        fingerprint=f"{context.new_id('prgf')}{context.created_at:08x}",
     )
     return (context.added(program), context.done(program)), program
 

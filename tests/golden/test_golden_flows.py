@@ -76,6 +76,24 @@ def search_files(*queries: str) -> Json:
     return {"call": "file_search", "args": {"queries": list(queries)}}
 
 
+def program(code: str) -> Json:
+    return {"call": "program", "args": {"code": code}}
+
+
+def answer_calls(*outputs: str, **fields: Any) -> Ask:
+    """Answer the calls that the last response has, in their order."""
+
+    def asked(before: Sequence[Json]) -> Json:
+        calls = [item for item in before[-1]["output"] if item["type"] == "function_call"]
+        given = [
+            {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+            for call, output in zip(calls, outputs, strict=True)
+        ]
+        return {"input": given, "previous_response_id": before[-1]["id"], **fields}
+
+    return asked
+
+
 def mcp(**fields: Any) -> list[Json]:
     tool = {"type": "mcp", "server_label": "calc", "server_url": "{site}/mcp"}
     return [{**tool, "require_approval": "never", **fields}]
@@ -102,6 +120,11 @@ TEXT = "Refunds are paid within two weeks."
 PAGE = "# Psalms\n\nThere are 150 psalms."
 SEARCH: Json = {"call": "browser.search", "args": {"query": "psalms"}}
 MINE: Json = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+PROGRAMS = [
+    {"type": "programmatic_tool_calling"},
+    {**MINE, "allowed_callers": ["programmatic"]},
+    *mcp(allowed_callers=["programmatic"]),
+]
 HIDDEN = [
     {"type": "function", "name": "pay", "description": "Pays a bill.", "defer_loading": True},
     {"type": "tool_search"},
@@ -244,6 +267,59 @@ FLOWS: Mapping[str, Flow] = {
         ]
     ),
     "file_search_arguments_malformed": Flow([ask(search_files(), {"say": "I slipped."}, **FILES)]),
+    "program_of_the_servers_calls": Flow(
+        [
+            ask(
+                [
+                    {"think": "Add them."},
+                    program(
+                        "const [a, b] = await Promise.all([1, 2].map((n) => "
+                        "tools.calc__add({ a: n, b: n })));\n"
+                        "text(await tools.calc__add({ a: Number(a), b: Number(b) }));"
+                    ),
+                ],
+                {"say": "6."},
+                tools=PROGRAMS,
+            )
+        ],
+        needs="bwrap",
+    ),
+    "program_of_calls_of_both": Flow(
+        [
+            ask(
+                program(
+                    "const add = tools.calc__add({ a: 2, b: 40 });\n"
+                    "text(...(await Promise.all([tools.mine({}), add])));\n"
+                    "text(await tools.mine({ more: true }));"
+                ),
+                {"say": "Done."},
+                tools=PROGRAMS,
+            ),
+            answer_calls("one", tools=PROGRAMS),
+            answer_calls("two", tools=PROGRAMS),
+        ],
+        needs="bwrap",
+    ),
+    "program_that_fails": Flow(
+        [
+            ask(
+                program("text('begun');\nawait tools.calc__boom({});"),
+                {"say": "It failed."},
+                tools=PROGRAMS,
+            )
+        ],
+        needs="bwrap",
+    ),
+    "program_cut_while_written": Flow(
+        [
+            ask(
+                program("text('one'); text('two'); text('three');"),
+                tools=PROGRAMS,
+                max_output_tokens=16,
+            )
+        ],
+        needs="bwrap",
+    ),
     "tool_search": Flow(
         [
             ask(
@@ -318,6 +394,7 @@ def servers(
                 "scripted.step_tokens": STEP_TOKENS,
                 "code_interpreter": shutil.which("bwrap") is not None,
                 "shell": shutil.which("bwrap") is not None,
+                "programs": shutil.which("bwrap") is not None,
                 "code.cgroup": "off",
                 **searched,
                 **({"web.folder": folder} if searched["web_search"] == "corpus" else {}),
