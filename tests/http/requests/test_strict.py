@@ -40,8 +40,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (
         {"tools": [FOR_PROGRAMS]},
         "tools[0]",
-        "'tools[0]' would have no effect: only programs may call it (allowed_callers), and this "
-        "server does not run programs.",
+        "'tools[0]' would have no effect: only programs may call it (allowed_callers), and the "
+        "request has no tool 'programmatic_tool_calling' that this server runs.",
     ),
     (
         {"tools": [FUNCTION, CONNECTOR]},
@@ -63,7 +63,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         {"tools": [UNRUN, CONNECTOR], "session_id": "s"},
         "tools[0]",
         "'tools[0]' would have no effect: this server does not run the tool "
-        "'programmatic_tool_calling'. Nor would tools[1], session_id.",
+        "'programmatic_tool_calling' (the setting programs turns it on). Nor would tools[1], "
+        "session_id.",
     ),
 ]
 
