@@ -27,7 +27,12 @@ from antiphon.domain.lifecycle import OPENS, TRANSITIONS
 from antiphon.domain.requests import decisions
 from antiphon.domain.requests import request as requests
 from antiphon.domain.responses.cache_diagnostics import PromptComparison
-from antiphon.domain.responses.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
+from antiphon.domain.responses.metrics import (
+    AgentMetrics,
+    ResponseMetrics,
+    ToolCallMetrics,
+    TurnMetrics,
+)
 from antiphon.domain.responses.response import Response
 from antiphon.domain.retrieval import embeddings, vector_stores
 from antiphon.domain.retrieval.vector_stores import MAX_FLOAT
@@ -49,6 +54,7 @@ METRICS: Mapping[str, type[Struct]] = {
     "turn": TurnMetrics,
     "tool_call": ToolCallMetrics,
     "prompt": PromptComparison,
+    "agent": AgentMetrics,
 }
 
 Row = Sequence[str]
@@ -142,7 +148,7 @@ def draw_item_types() -> Iterator[Row]:
         yield (
             f"`{name}`",
             f"`{prefix}_`" if prefix else "none",
-            _list_fields(kind, but=("id",)),
+            _list_fields(kind, but=("id", "agent")),
             note,
         )
 
@@ -196,7 +202,7 @@ def draw_events(group: str) -> Iterator[Row]:
     _check_notes(NOTES["events"], set(EVENT_TYPES))
     yield "Event", "Fields", "When"
     for name, note in NOTES["events"][group].items():
-        fields = _list_fields(EVENT_TYPES[name], but=("sequence_number",), optional="?")
+        fields = _list_fields(EVENT_TYPES[name], but=("sequence_number", "agent"), optional="?")
         yield f"`{name}`", fields or "none", note
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from antiphon.domain.content import Annotation, Logprob
+from antiphon.domain.json import Json
 from antiphon.domain.responses.usage import TurnUsage
 
 
@@ -93,6 +94,20 @@ class ToolEnd(Delta, frozen=True, gc=False):
 
     status: str = "completed"
     fields: Mapping[str, Any] = {}
+
+
+class AgentUpdate(Delta, frozen=True, gc=False):
+    """News of a sub-agent's response: the events of one of its items, or its end.
+
+    `number` is that of the last of the sub-agent's own events that is included. `status` is set
+    once its response has ended, and so is what that has `used`.
+    """
+
+    response_id: str
+    number: int = -1
+    events: tuple[Json, ...] = ()
+    status: str = ""
+    used: TurnUsage | None = None
 
 
 class ArgumentsDelta(Delta, frozen=True, gc=False):

@@ -28,6 +28,7 @@ from antiphon.domain.kinds.item_reference import ItemReference
 from antiphon.domain.kinds.local_shell import LocalShellCall, LocalShellCallOutput
 from antiphon.domain.kinds.mcp import McpApprovalRequest, McpApprovalResponse, McpCall, McpListTools
 from antiphon.domain.kinds.message import Message
+from antiphon.domain.kinds.multi_agent import MultiAgentCall, MultiAgentCallOutput
 from antiphon.domain.kinds.program import Program, ProgramOutput
 from antiphon.domain.kinds.reasoning import Reasoning
 from antiphon.domain.kinds.shell import (
@@ -98,7 +99,7 @@ def is_server_run_call(item: Item) -> bool:
 
     The output is missing if the response ended before the call did.
     """
-    return isinstance(item, Program) or is_container_call(item)
+    return isinstance(item, Program | MultiAgentCall) or is_container_call(item)
 
 
 def waits_for_client(item: Item) -> bool:

@@ -23,6 +23,7 @@ from antiphon.domain.responses.cache_diagnostics import CacheDiagnostics
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.response import Failure, IncompleteDetails, Response
 from antiphon.domain.responses.usage import TurnUsage, per_turn, total
+from antiphon.domain.vocabulary.item import Agent
 
 
 class Sequencer:
@@ -39,8 +40,10 @@ class Sequencer:
         new_id: Callable[[str], str],
         now: Callable[[], float],
         seal: Callable[[str], str] | None = None,
+        agent: Agent | None = None,
     ) -> None:
         self.response = response
+        self._agent = agent
         self._new_id = new_id
         self._now = now
         self._seal = seal
@@ -49,6 +52,8 @@ class Sequencer:
         self.output: list[AnyItem] = []
         """The items that are done, in order."""
         self.turns: list[TurnUsage] = []
+        self.agent_turns: list[TurnUsage] = []
+        """The usage of sub-agents: the Response counts it, and their own runs are charged."""
         self._open: Builder | None = None
         self._stop_string: str | None = None
         """The one that ended the last turn."""
@@ -81,6 +86,7 @@ class Sequencer:
         self._state, self._open, self._stop_string = START, None, None
         self.output.clear()
         self.turns.clear()
+        self.agent_turns.clear()
         open_index: int | None = None
         for index, event in enumerate(events):
             self._state = advance(self._state, event)
@@ -124,6 +130,11 @@ class Sequencer:
             return self._number(
                 self._close("completed" if delta.reason == "stop" else "incomplete")
             )
+        if isinstance(delta, d.AgentUpdate):
+            if delta.used is not None:
+                self.agent_turns.append(delta.used)
+            if not delta.events:
+                return []
         if type(delta) not in BUILDERS:
             return []  # the progress or end of a tool item that was already closed
         closing = self._close("completed")
@@ -134,6 +145,7 @@ class Sequencer:
             e.ItemDone,
             self._seal,
             self.response.created_at,
+            self._agent,
         )
         self._open = BUILDERS[type(delta)](delta, context)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
@@ -244,7 +256,9 @@ class Sequencer:
             self.response,
             status=status,
             output=tuple(self.output),
-            usage=total(self.turns, list_turns=shows_messages) if self.turns else None,
+            usage=total([*self.turns, *self.agent_turns], list_turns=shows_messages)
+            if self.turns or self.agent_turns
+            else None,
             usage_per_turn=usages if shows_messages or len(usages) > 1 else UNSET,
             **changes,
         )
@@ -257,6 +271,8 @@ class Sequencer:
         for event in events:
             state = advance(state, event)
             force_setattr(event, "sequence_number", number)
+            if self._agent is not None and event.agent is UNSET:
+                force_setattr(event, "agent", self._agent)
             number += 1
         self._state, self._next_number = state, number
         return list(events)

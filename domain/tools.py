@@ -20,6 +20,7 @@ from antiphon.domain.kinds.function import FunctionTool
 from antiphon.domain.kinds.image_generation import IMAGE_GENERATION, ImageGeneration
 from antiphon.domain.kinds.local_shell import LocalShell
 from antiphon.domain.kinds.mcp import MCP_KINDS, McpTool
+from antiphon.domain.kinds.multi_agent import MULTI_AGENT, MultiAgent
 from antiphon.domain.kinds.namespace import NamespaceTool
 from antiphon.domain.kinds.program import ProgrammaticToolCalling
 from antiphon.domain.kinds.shell import CONTAINER, Shell

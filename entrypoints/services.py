@@ -25,6 +25,7 @@ from antiphon.application.resources.embeddings import MakeEmbeddings
 from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.webhooks import CreateDeliveries
+from antiphon.application.responses.agents import RunAgents
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
@@ -110,6 +111,12 @@ class Runs:
         # prompt of an earlier response is relayed.
         prepare_anywhere = prepare_turn(hosted_tools(None))
         answers = ApprovalAnswers(store)
+        self.active = admission.active_runs(settings)
+        self.create: CreateResponseService
+        """The service that sub-agents start with. It needs these, and is set after them."""
+        agents = RunAgents(
+            store, self.active, create=lambda: self.create, stop_run=lambda: self.stop
+        )
         plan_turns = PlanTurns(
             show_items,
             sealer.seal,
@@ -121,9 +128,9 @@ class Runs:
             tool_room=ToolRoom(bytes_in_work),
             programs=ports.programs(),
             diagnose=DiagnoseCache(prepare_anywhere, store, keep_traces),
+            agents=tools.agent_tools(settings, store, agents),
         )
         jobs = Jobs(sealer.seal, sealer.unseal)
-        self.active = admission.active_runs(settings)
         self.expand_prompt = ExpandPrompt(ports.prompts())
         self.hosted_tools = hosted_tools(others)
         self.prepare_turn = prepare_turn(self.hosted_tools)
@@ -341,6 +348,7 @@ def build_responses(
         runs.active,
         admit,
     )
+    runs.create = create
     keys = IdempotencyKeys(store, owner=owner, now=now, clock=ports.clock())
     hosted = tools.hosted_tool_types(settings, runs.hosted_tools, ports.tool_servers())
     return Services(

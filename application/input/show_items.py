@@ -91,6 +91,10 @@ class ShowItems:
             },
         )
 
+    def show_outputs(self, items: Sequence[i.AnyItem], model: Model) -> list[i.AnyItem]:
+        """Return what the next turn is shown of the items of this response."""
+        return self.shorten_outputs([*map(_show_text, items)], model)
+
     def shorten_outputs(self, items: Sequence[i.AnyItem], model: Model) -> list[i.AnyItem]:
         """Return the items with no more of each tool's output than this model should be shown.
 
@@ -121,8 +125,7 @@ class ShowItems:
                 if text is None:
                     raise unreadable_compaction()
                 return expand_compaction(text)
-        to_text = i.kind_of(item).shown.text
-        return [item if to_text is None else i.Message(role="user", content=to_text(item))]
+        return [_show_text(item)]
 
     def _unseal_reasoning(self, item: i.Reasoning, tenant: str) -> list[i.AnyItem]:
         sealed = item.encrypted_content
@@ -131,6 +134,11 @@ class ShowItems:
             return [replace(item, content=(ReasoningText(text=text),))]
         # Foreign, expired or empty: its readable summary is still shown.
         return [item] if item.summary else []
+
+
+def _show_text(item: i.AnyItem) -> i.AnyItem:
+    to_text = i.kind_of(item).shown.text
+    return item if to_text is None else i.Message(role="user", content=to_text(item))
 
 
 def _shorten(item: i.AnyItem, max_chars: int, *, reads_images: bool) -> i.AnyItem:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from antiphon.application.ports import StoredItem
 from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.access.callers import Caller
+from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.steering import Steers
 
@@ -17,6 +18,18 @@ ClientLeft = Callable[[], Awaitable[object]]
 
 Remembered = Mapping[str, Sequence[StoredItem]]
 """Response id -> the items that a continuation of that response starts with."""
+
+
+class AgentPlace(Struct, frozen=True, kw_only=True):
+    """The place of a sub-agent's response in its tree (docs/decisions/0154).
+
+    `name` is the agent's, `parent_id` the response whose agent started it, and `root_id` the one
+    that the client created.
+    """
+
+    name: str
+    parent_id: str
+    root_id: str
 
 
 class IdempotencyKey(Struct, frozen=True, kw_only=True):
@@ -37,6 +50,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     keys that have none, as decoding found them. `client_left` returns when the client has left,
     which ends the wait for admission. `steers` is what the client may add while the response runs.
     `is_expanded`: the prompt template is applied already, as in the request that this one follows.
+    `agent` is set for the response of a sub-agent. `may_have_agents`: the client knows responses
+    with sub-agents.
     """
 
     caller: Caller
@@ -51,3 +66,17 @@ class Submission(Struct, frozen=True, kw_only=True):
     client_left: ClientLeft | None = None
     steers: Steers | None = None
     is_expanded: bool = False
+    agent: AgentPlace | None = None
+    may_have_agents: bool = False
+
+    @property
+    def agent_name(self) -> str | None:
+        """The name of the agent that the response is of, None if it has no sub-agents."""
+        return agent_name_of(self.request, self.agent)
+
+
+def agent_name_of(request: CreateResponse, place: AgentPlace | None) -> str | None:
+    """Return the name of the agent that a response is of, None if it has no sub-agents."""
+    if place is not None:
+        return place.name
+    return ROOT if request.has_agents else None

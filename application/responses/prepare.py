@@ -36,7 +36,8 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
 
     `input` holds the request's own items if they are stored or remembered. `job` is None if only
     this server can start the run. `charge` is what the run has reserved of its key's limits, and
-    `rate_limits` what the key has used. `is_durable`: the run continues when its client leaves.
+    `rate_limits` what the key has used. `is_durable`: the events are in the store, from which any
+    server can go on, and sub-agents can read them.
     """
 
     submission: Submission
@@ -62,6 +63,11 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     def shown_items(self) -> list[StoredItem]:
         """All items that the model is shown."""
         return [*map(to_stored_item, self.turn.history), *self.input]
+
+
+def outlives_client(submission: Submission) -> bool:
+    """Return whether the run continues when its client leaves."""
+    return submission.idempotency_key is not None or bool(submission.request.background)
 
 
 class PrepareResponse:
@@ -117,7 +123,7 @@ class PrepareResponse:
         if response.store:
             recorder.preview = preview_of_input([entry.item for entry in turn.input])
         turns = await self._plan_turns(submission, turn, recorder)
-        is_durable = submission.idempotency_key is not None or response.background
+        is_durable = outlives_client(submission) or submission.agent_name is not None
         if is_durable and body and self._can_resume:
             recorder.progress = RunProgress()
         charge = None
@@ -135,7 +141,9 @@ class PrepareResponse:
             turns=turns,
             recorder=recorder,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.write(caller, body, charge) if is_durable and body else None,
+            job=await self._jobs.write(caller, body, charge, submission.agent)
+            if is_durable and body
+            else None,
             charge=charge,
             rate_limits=() if reservation is None else reservation.states,
             is_durable=is_durable,

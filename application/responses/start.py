@@ -27,7 +27,7 @@ from antiphon.application.ports import (
     StoredItem,
     StoredResponse,
 )
-from antiphon.application.responses.prepare import PreparedResponse
+from antiphon.application.responses.prepare import PreparedResponse, outlives_client
 from antiphon.application.runs.active_runs import ActiveRuns, cancel_once
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
@@ -165,8 +165,9 @@ class StartResponse:
                 code="rate_limit_exceeded",
             )
         prepared.recorder.queue()
+        submission = prepared.submission
         sequencer = self._make_sequencer(
-            prepared.response, prepared.submission.request, prepared.tenant
+            prepared.response, submission.request, prepared.tenant, agent=submission.agent_name
         )
         events = sequencer.open()
         try:
@@ -215,7 +216,11 @@ class StartResponse:
             lease=lease,
             input=self._input_of(prepared),
             sequencer=self._make_sequencer(
-                prepared.response, request, prepared.tenant, prepared.recorder.progress
+                prepared.response,
+                request,
+                prepared.tenant,
+                prepared.recorder.progress,
+                agent=prepared.submission.agent_name,
             ),
             turns=prepared.turns,
             recorder=prepared.recorder,
@@ -328,7 +333,7 @@ def _accepted(
         else (),
         ignored=ignored,
         rate_limits=prepared.rate_limits,
-        outlives_client=prepared.is_durable,
+        outlives_client=outlives_client(prepared.submission),
         run=run,
         task=task,
     )

@@ -171,6 +171,21 @@ class ActiveRuns:
             if response_id not in self._tasks:
                 self._mark_inactive(response_id)
 
+    @contextmanager
+    def lend_slot(self, response_id: str) -> Iterator[None]:
+        """Let another run have the slot of a background run in this block, where it only waits.
+
+        After it, one more run than there are slots may be active for a while.
+        """
+        tenant = self._in_slots.get(response_id)
+        self._free_slot(response_id)
+        try:
+            yield
+        finally:
+            if tenant is not None and response_id in self._active:
+                self._in_slots[response_id] = tenant
+                self._slots_held[tenant] += 1
+
     async def start(
         self,
         response_id: str,
@@ -198,6 +213,11 @@ class ActiveRuns:
         if self._is_cancelling:
             cancel_once(task, SHUTTING_DOWN)
         return task
+
+    def cancel_soon(self, response_id: str) -> None:
+        """Cancel a run, if it runs here, without waiting for its end."""
+        if (task := self._tasks.get(response_id)) is not None:
+            cancel_once(task)
 
     async def cancel(self, response_id: str, *reason: str) -> None:
         """Cancel a run and wait for its end, if it runs here."""
@@ -237,14 +257,17 @@ class ActiveRuns:
 
     def _mark_inactive(self, response_id: str) -> None:
         self._active.discard(response_id)
+        self._free_slot(response_id)
+        if not self._active:
+            self._idle.set()
+
+    def _free_slot(self, response_id: str) -> None:
         tenant = self._in_slots.pop(response_id, None)
         if tenant is not None:
             self._slots_held[tenant] -= 1
             if not self._slots_held[tenant]:
                 del self._slots_held[tenant]
             self.work_available.set()
-        if not self._active:
-            self._idle.set()
 
 
 async def _wait_for_any(*events: asyncio.Event, limit_s: float) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
+from antiphon.application.input.submission import AgentPlace, agent_name_of
 from antiphon.application.ports import Seal, Unseal
 from antiphon.application.resources.limits import RunCharge
 from antiphon.application.support.threads import run_in_thread
@@ -26,14 +27,22 @@ class Job(Struct, frozen=True, kw_only=True):
     request: CreateResponse
     charge: RunCharge | None = None
     policy: KeyPolicy = FULL_ACCESS
+    agent: AgentPlace | None = None
+
+    @property
+    def agent_name(self) -> str | None:
+        """The name of the agent that the response is of, None if it has no sub-agents."""
+        return agent_name_of(self.request, self.agent)
 
 
 class _Sealed(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A job whose run has a charge, or whose key has limited rights; of others, the body is all."""
+    """A job whose run has a charge or is a sub-agent's, or whose key has limited rights; of others,
+    the body is all."""
 
     charge: RunCharge | None
     body: Raw
     policy: KeyPolicy = FULL_ACCESS
+    agent: AgentPlace | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -47,10 +56,16 @@ class Jobs:
         self._seal = seal
         self._unseal = unseal
 
-    async def write(self, caller: Caller, body: bytes, charge: RunCharge | None = None) -> bytes:
+    async def write(
+        self,
+        caller: Caller,
+        body: bytes,
+        charge: RunCharge | None = None,
+        agent: AgentPlace | None = None,
+    ) -> bytes:
         """Return the sealed job of a request; `body` has been decoded before."""
-        if charge is not None or caller.policy != FULL_ACCESS:
-            body = _encode(_Sealed(charge, Raw(body), caller.policy))
+        if charge is not None or agent is not None or caller.policy != FULL_ACCESS:
+            body = _encode(_Sealed(charge, Raw(body), caller.policy, agent))
         return await run_in_thread(len(body), self._seal_body, caller.tenant, body)
 
     async def read(self, tenant: str, job: bytes) -> Job:
@@ -74,4 +89,4 @@ class Jobs:
             return Job(request=decode_request(body.encode()).request)
         sealed = _decode(body)
         request = decode_request(bytes(sealed.body)).request
-        return Job(request=request, charge=sealed.charge, policy=sealed.policy)
+        return Job(request=request, charge=sealed.charge, policy=sealed.policy, agent=sealed.agent)

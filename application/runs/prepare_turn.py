@@ -24,8 +24,10 @@ from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers
 from antiphon.application.tools.offers import NO_TOOLS, KnownTools, OfferTools, json_bytes_of
 from antiphon.domain.history import conversation as c
+from antiphon.domain.history.agents import has_agents, own_items
 from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.items import AnyItem, McpApprovalResponse
+from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.offer import Offer
 from antiphon.domain.offers.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
@@ -40,7 +42,8 @@ TOOL_BYTE_COST = 8
 class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn that can start.
 
-    `input` holds the request's own items, `history` the items before them, and `conversation` both;
+    `input` holds the request's own items, `history` the items before them, and `conversation` those
+    of both that the agent knows: all, unless sub-agents have some;
     `removed` names the items that the model is not shown, because this server cannot read them;
     `cleared` says which tool results it is not shown, to make room.
     `answered_calls` are the MCP calls that the client approved or denied. `tool_callers` run the
@@ -79,7 +82,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 class _CheckedRequest(Struct, frozen=True, kw_only=True):
     entries: Sequence[c.Entry]
     items: Sequence[AnyItem]
-    conversation: Sequence[AnyItem]
+    own: Sequence[AnyItem]
     offer: Offer
     ignored: Sequence[str]
     answered_calls: Sequence[mcp.AnsweredCall] = ()
@@ -133,7 +136,7 @@ class PrepareTurn:
             size += _size_of_tools(request)
         check = partial(self._check, submission, history, entries, known_tools)
         checked = check() if size < MIN_THREAD_BYTES else await compute_in_thread(check)
-        items, conversation, offer = checked.items, checked.conversation, checked.offer
+        items, conversation, offer = checked.items, checked.own, checked.offer
         reasoning = request.reasoning
         shown = (
             ShownItems(items=conversation)
@@ -196,7 +199,8 @@ class PrepareTurn:
         conversation = [*earlier_items, *items]
         only_messages = c.only_messages(conversation)
         offer = NO_TOOLS
-        if request.tools or request.tool_choice is not None or not only_messages:
+        offers_tools = request.tools or request.tool_choice is not None or request.has_agents
+        if offers_tools or not only_messages:
             offer = self._offer_tools(
                 request,
                 history,
@@ -208,16 +212,20 @@ class PrepareTurn:
         ignored = (*ignored_paths(request, offer), *submission.ignored)
         if submission.strict:
             refuse_ignored(ignored, offer)
+        if has_agents(conversation) or submission.agent is not None:
+            own = own_items(conversation, submission.agent_name or ROOT)
+        else:
+            own = conversation
         checked = _CheckedRequest(
-            entries=entries, items=items, conversation=conversation, offer=offer, ignored=ignored
+            entries=entries, items=items, own=own, offer=offer, ignored=ignored
         )
         if only_messages:
             return checked
         c.check_call_output_pairs(conversation)
         return replace(
             checked,
-            answered_calls=mcp.answered_calls(conversation),
-            active_configuration=c.active_configuration(conversation),
+            answered_calls=mcp.answered_calls(own),
+            active_configuration=c.active_configuration(own),
         )
 
 

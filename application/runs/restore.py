@@ -45,7 +45,6 @@ from antiphon.domain.events import Event
 from antiphon.domain.history.include_filter import METRICS
 from antiphon.domain.items import AnyItem
 from antiphon.domain.requests.checks import check_request
-from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.response import TERMINAL, Failure
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
@@ -149,7 +148,7 @@ class RestoreRun:
         )
         if leased_run.response.preview is not UNSET:
             recorder.preview = leased_run.response.preview
-        sequencer, events = self._resume_sequencer(leased_run, request, log, progress)
+        sequencer, events = self._resume_sequencer(leased_run, job, log, progress)
         if sequencer.response.status in TERMINAL:  # the store has only logged the end
             await self._store.finish_response(lease, recorder.end(sequencer.response))
             return None
@@ -188,23 +187,24 @@ class RestoreRun:
     def _resume_sequencer(
         self,
         leased_run: LeasedRun,
-        request: CreateResponse | None,
+        job: Job | None,
         log: StoredLog | None,
         progress: RunProgress,
     ) -> tuple[Sequencer, Sequence[Event] | None]:
         """Return the sequencer after the log's events, and the events; or a new one, and None."""
         lease = leased_run.lease
+        request, agent = (job.request, job.agent_name) if job else (None, None)
         response = replace(leased_run.response, metrics=UNSET, preview=UNSET)  # of the recorder
         if log is not None:
             try:
                 resumed = self._make_sequencer.resume(
-                    response, log.events, request, lease.tenant, progress
+                    response, log.events, request, lease.tenant, progress, agent=agent
                 )
             except EventOutOfOrder:
                 logger.exception("response %s: its log cannot be continued", lease.response_id)
             else:
                 return resumed, log.events
-        sequencer = self._make_sequencer(response, request, lease.tenant)
+        sequencer = self._make_sequencer(response, request, lease.tenant, agent=agent)
         sequencer.open()
         sequencer.start()
         return sequencer, None
@@ -246,10 +246,16 @@ class RestoreRun:
         request = await self._expand_prompt(job.request)
         check_request(request)
         submission = Submission(
-            caller=Caller(tenant=lease.tenant, policy=job.policy),
+            caller=Caller(
+                tenant=lease.tenant,
+                key_id="" if job.charge is None else job.charge.key_id,
+                policy=job.policy,
+            ),
             request=request,
             response_id=lease.response_id,
             context=RequestContext(trace_headers=recorder.trace_headers),
+            agent=job.agent,
+            may_have_agents=True,  # the server that took the request has asked
         )
         prepare = partial(self._prepare_turn, submission)
         prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s), is_stopping)

@@ -66,6 +66,7 @@ from antiphon.domain.responses.response import TERMINAL, Failure, Response
 from antiphon.domain.responses.steering import STEERED, Steers
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
+from antiphon.domain.vocabulary.item import Agent
 
 logger = logging.getLogger("antiphon.runs")
 
@@ -114,17 +115,21 @@ class MakeSequencer:
         request: CreateResponse | None,
         tenant: str,
         progress: RunProgress | None = None,
+        *,
+        agent: str | None = None,
     ) -> Sequencer:
         """Return a new response's sequencer; `request` is None if it cannot be read.
 
-        What it makes, ids and sealed texts, is recorded in the `progress`.
+        What it makes, ids and sealed texts, is recorded in the `progress`. `agent` is the name of
+        the one whose response it is, if it may have sub-agents.
         """
         includes = request is not None and request.include
         new_id, seal = self._new_id, self._seal_of(includes, tenant) if includes else None
         if progress is not None:
             new_id = partial(progress.new_id, new_id)
             seal = None if seal is None else partial(progress.seal, seal)
-        return Sequencer(response, new_id=new_id, now=self._now, seal=seal)
+        owner = None if agent is None else Agent(agent_name=agent)
+        return Sequencer(response, new_id=new_id, now=self._now, seal=seal, agent=owner)
 
     def resume(
         self,
@@ -133,9 +138,11 @@ class MakeSequencer:
         request: CreateResponse | None,
         tenant: str,
         progress: RunProgress | None = None,
+        *,
+        agent: str | None = None,
     ) -> Sequencer:
         """Return the sequencer as it was after `events`. Raises: EventOutOfOrder."""
-        sequencer = self(response, request, tenant, progress)
+        sequencer = self(response, request, tenant, progress, agent=agent)
         sequencer.restore(events)
         return sequencer
 

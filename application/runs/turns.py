@@ -42,6 +42,7 @@ from antiphon.application.support.long_prompts import count_or_none, default_lim
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.telemetry.trace_context import TRACE_HEADERS, Propagation
+from antiphon.application.tools.agents.sub_agents import AgentTools, Recall, SubAgents
 from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
@@ -52,9 +53,11 @@ from antiphon.application.tools.programs import ProgramTurn, RunPrograms
 from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
+from antiphon.domain.history.agents import own_items
 from antiphon.domain.history.compaction import items_to_keep
 from antiphon.domain.history.programs import extend_prompt, open_programs
 from antiphon.domain.items import AnyItem, CompactionTrigger, has_another_turn, waits_for_client
+from antiphon.domain.kinds.multi_agent import ACTIONS, MULTI_AGENT_BETA, ROOT
 from antiphon.domain.offers import mcp
 from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
 from antiphon.domain.offers.offer import Offer, mcp_servers_of, with_listings, with_loaded_tools
@@ -75,9 +78,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     those whose tools must be listed first. `approved_calls`: MCP calls to run before the model's
     turn. `max_calls`: the request's limit for tool calls. `tool_callers`: what runs the calls of
     this server's own tools, by kind. `conversation`: the items before the response. `programs` runs
-    programs that models write. `steers`: what the client adds while the response runs.
-    `diagnose` compares the prompt of the first answer with another response's; None if the client
-    asks for no diagnostics of the prompt cache.
+    programs that models write; `agent` is whose response it is. `steers`: what the client adds
+    while the response runs. `diagnose` compares the prompt of the first answer with another
+    response's; None if the client asks for no diagnostics of the prompt cache. `agents` are the
+    sub-agents, if it may have any.
     """
 
     tenant: str
@@ -98,6 +102,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     programs: Programs | None = None
     steers: Steers | None = None
     diagnose: Callable[[ModelTurn], Awaitable[Diagnosis]] | None = None
+    agent: str = ROOT
+    agents: SubAgents | None = None
 
 
 class Turns:
@@ -152,6 +158,7 @@ class Turns:
             calls=self._calls,
             tenant=self._plan.tenant,
             earlier=self._plan.conversation,
+            agent=self._plan.agent,
         )
 
     @property
@@ -191,7 +198,10 @@ class Turns:
         plan, turn, last_turn = self._plan, self._plan.turn, self._first
         if isinstance(last_turn, ProgramTurn):
             last_turn = last_turn.with_output(output)
-        async with aclosing(self._sessions) if plan.mcp_servers else nullcontext():
+        async with (
+            aclosing(self._sessions) if plan.mcp_servers else nullcontext(),
+            plan.agents.running(output) if plan.agents else nullcontext(),
+        ):
             first_item = first_usage = 0  # where the answer starts in `output` and `usages`
             yield last_turn
             if plan.compacts:
@@ -212,7 +222,10 @@ class Turns:
             )
             async with aclosing(further_turns):
                 async for further_turn in further_turns:
+                    last_turn = further_turn
                     yield further_turn
+            if plan.agents is not None and plan.agents.are_active:
+                yield JoiningTurn(plan.agents, self._calls.recall, after=last_turn)
 
     async def _iterate_further(
         self,
@@ -229,7 +242,7 @@ class Turns:
         the model's next turn, which sees what the server did. All turns share the response's token
         limit (docs/reference/api.md#hosted-tools); `usages` counts from `first_usage` on.
         """
-        offer, max_tokens = self._plan.offer, turn.sampling.max_tokens
+        offer, max_tokens, agents = self._plan.offer, turn.sampling.max_tokens, self._plan.agents
         answer_count, last_usage = 0, first_usage
         while True:
             tools = [definition.tool for definition in offer.definitions]
@@ -246,9 +259,11 @@ class Turns:
                 if (programs := self._programs.turn(output, specs, first_item)) is not None:
                     yield programs
             new_items = output[first_item:]
-            if not any(map(has_another_turn, new_items)):
-                return
             if any(map(waits_for_client, new_items)):
+                return
+            if agents is not None:
+                new_items = own_items(new_items, agents.name)
+            if not any(map(has_another_turn, new_items)):
                 return
             if self._plan.steers is not None and self._plan.steers.are_waiting:
                 yield OutOfBudgetTurn("steered", after=last_turn)
@@ -260,6 +275,10 @@ class Turns:
                 answer_count += 1
                 known_tokens = usages[last_usage].input + usages[last_usage].output
             used_tokens = sum(usage.output for usage in usages[first_usage:])
+            if agents is not None:
+                new_items = [*new_items, *await agents.read_messages(self._calls.recall)]
+                agents.remaining_tokens = None if max_tokens is None else max_tokens - used_tokens
+                used_tokens += agents.output_tokens
             remaining_tokens = None if max_tokens is None else max_tokens - used_tokens
             if remaining_tokens is not None and remaining_tokens < 1:
                 yield OutOfBudgetTurn("length", after=last_turn)
@@ -270,7 +289,7 @@ class Turns:
             turn = replace(
                 turn,
                 items=extend_prompt(
-                    turn.items, self._show_items.shorten_outputs(new_items, self._plan.model)
+                    turn.items, self._show_items.show_outputs(new_items, self._plan.model)
                 ),
                 tools=offer.specs,
                 choice=offer.choice,
@@ -291,7 +310,7 @@ class Turns:
     async def _start_first_answer(self, turn: Turn) -> ModelTurn:
         plan = self._plan
         has_mcp_work = plan.unlisted_labels or plan.approved_calls
-        has_programs = open_programs(plan.conversation, len(plan.conversation))
+        has_programs = open_programs(plan.conversation, len(plan.conversation), plan.agent)
         if not (has_mcp_work or has_programs) or not plan.answers or plan.warms_up:
             return await self._start_answer(turn)
         # Raises errors of the conversation now, before any tool is called.
@@ -334,6 +353,30 @@ class Turns:
         if admit is None:
             return await self._plan.model.start_turn(turn, request_id=request_id)
         return await self._plan.model.start_turn(turn, request_id=request_id, admit=admit)
+
+
+class JoiningTurn(ModelTurn):
+    """Waits for the sub-agents that still work when the model has ended, and shows what they do."""
+
+    def __init__(self, agents: SubAgents, recall: Recall, *, after: ModelTurn) -> None:
+        self._agents = agents
+        self._recall = recall
+        self._after = after
+
+    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+        async with aclosing(self._agents.join(self._recall)) as batches:
+            async for batch in batches:
+                yield batch
+        yield [TurnEnd("stop", TurnUsage())]
+
+    async def aclose(self) -> None:
+        pass
+
+    def facts(self) -> TurnFacts:
+        return TurnFacts(kind="agents")
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return self._after.messages()
 
 
 class OutOfBudgetTurn(ModelTurn):
@@ -382,8 +425,10 @@ class PlanTurns:
         tool_room: ToolRoom | None = None,
         programs: Programs | None = None,
         diagnose: DiagnoseCache | None = None,
+        agents: AgentTools | None = None,
     ) -> None:
         self._programs = programs
+        self._agents = agents
         self._show_items = show_items
         self._seal = seal
         self._open_sessions = open_sessions
@@ -419,6 +464,10 @@ class PlanTurns:
         if diagnose is not None:
             compare = partial(diagnose, submission, prepared, compacts=plan.compacts)
             plan = replace(plan, diagnose=compare)
+        if submission.agent_name is not None:
+            agents = self._open_agents(submission, prepared, recorder)
+            callers = {**plan.tool_callers, **dict.fromkeys(ACTIONS, agents)}
+            plan = replace(plan, agents=agents, tool_callers=callers)
         return Turns(
             plan,
             self._show_items,
@@ -441,6 +490,32 @@ class PlanTurns:
             outputs=self._tool_room.open_response(tenant, self._budgets.response_bytes),
         )
 
+    def _open_agents(
+        self, submission: Submission, prepared: PreparedTurn, recorder: RunRecorder
+    ) -> SubAgents:
+        """Raises: RequestError if the response may have no sub-agents."""
+        tools = self._agents
+        if tools is None:
+            raise _invalid_agents("This server runs no sub-agents (the setting agents.total).")
+        params = submission.request.multi_agent
+        wanted = None if params is None else params.max_concurrent_subagents
+        if wanted is not None and wanted > tools.limits.concurrent:
+            raise RequestError(
+                f"At most {tools.limits.concurrent} sub-agents may work at a time here.",
+                param="multi_agent.max_concurrent_subagents",
+                code="integer_above_max_value",
+            )
+        if submission.agent is None and not submission.may_have_agents:
+            raise _invalid_agents(
+                f"'multi_agent' needs the header 'OpenAI-Beta: {MULTI_AGENT_BETA}'."
+            )
+        conversation = [*prepared.history, *prepared.input]
+        return SubAgents(tools, submission, conversation, recorder)
+
+
+def _invalid_agents(message: str) -> RequestError:
+    return RequestError(message, param="multi_agent", code="unsupported_parameter")
+
 
 async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
     """Return the plan. Raises: RequestError."""
@@ -461,7 +536,7 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
         compacts=not warms_up
         and (
             has_trigger
-            or (bool(request.context_management) and await _is_too_long(request, prepared))
+            or (bool(request.context_management) and await _is_too_long(submission, prepared))
         ),
         answers=not has_trigger,
         warms_up=warms_up,
@@ -474,14 +549,16 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
         max_calls=request.max_tool_calls,
         tool_callers=prepared.tool_callers,
         conversation=prepared.conversation,
+        agent=submission.agent_name or ROOT,
         steers=submission.steers,
     )
 
 
-async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
-    turn = prepared.turn
+async def _is_too_long(submission: Submission, prepared: PreparedTurn) -> bool:
+    request, turn = submission.request, prepared.turn
+    agent = submission.agent_name or ROOT
     compaction = request.compaction
-    if open_programs(prepared.conversation, len(prepared.conversation)):
+    if open_programs(prepared.conversation, len(prepared.conversation), agent):
         return False  # a program that waits goes on first: a summary could not
     if compaction is None or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not requested, or compaction would remove nothing

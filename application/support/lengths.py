@@ -23,5 +23,6 @@ def length_of(value: Any, limit: float = math.inf) -> int:
         elif isinstance(value, list | tuple):
             waiting += value
         elif isinstance(value, Struct):
-            waiting += [getattr(value, name) for name in value.__struct_fields__]
+            # No model is shown whose item it is.
+            waiting += [getattr(value, name) for name in value.__struct_fields__ if name != "agent"]
     return size

@@ -21,6 +21,7 @@ from antiphon.domain.access.callers import Caller
 from antiphon.domain.deltas import Delta, TextDelta
 from antiphon.domain.responses.cache_diagnostics import PromptComparison
 from antiphon.domain.responses.metrics import (
+    AgentMetrics,
     CallResult,
     Phase,
     ResponseMetrics,
@@ -270,6 +271,14 @@ class RunRecorder:
             return replace(response, metrics=metrics)
         self.preview = with_output(self.preview, response.output)
         return replace(response, metrics=metrics, preview=self.preview)
+
+    def note_place(self, agent: str, parent_response_id: str) -> None:
+        """Record which agent of a tree the response is of."""
+        self._metrics = replace(self._metrics, agent=agent, parent_response_id=parent_response_id)
+
+    def note_agents(self, agents: tuple[AgentMetrics, ...]) -> None:
+        """Record the sub-agents that the response has started."""
+        self._metrics = replace(self._metrics, agents=agents)
 
     @property
     def received_at(self) -> float:

@@ -103,6 +103,11 @@ class ToolCaller(Protocol):
         """Whether a call that another server may have made can be made again without harm."""
         return False
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a call goes on after the output that another server has had of it."""
+        return False
+
     def is_unreachable(self, end: d.ToolEnd) -> bool:  # noqa: ARG002
         """Whether a call ended like this because its server is gone or does not answer.
 
@@ -290,10 +295,10 @@ async def _output_of(
             yield known
         if call.has_ended:
             return
-        if call.batches:
+        if call.batches and not caller.goes_on:
             yield caller.abort(LOST)
             return
-        if not await caller.may_repeat(start, arguments):
+        if not call.batches and not await caller.may_repeat(start, arguments):
             yield caller.refuse(start, arguments, LOST)
             return
     async with aclosing(caller.call(start, arguments)) as batches:

@@ -35,7 +35,7 @@ from antiphon.domain.offers.tool_substitutions import (
 )
 from antiphon.domain.requests.decoding import decode_tool
 from antiphon.domain.requests.request import CreateResponse
-from antiphon.domain.tools import TOOL_TYPES, McpTool, UnknownTool
+from antiphon.domain.tools import MULTI_AGENT, TOOL_TYPES, McpTool, MultiAgent, UnknownTool
 
 CACHE_BYTES = 32 << 20
 MAX_CACHED_JSON_BYTES = 1 << 20
@@ -47,6 +47,11 @@ MAX_LISTED = 50
 """How many types or labels an error lists."""
 
 NO_TOOLS = make_offer([], None)
+
+AGENT_TOOLS = ToolDefinition(
+    tool=MultiAgent(), path=MULTI_AGENT, from_item=True, is_server_run=True
+)
+"""The tools that the field `multi_agent` offers; the Response does not list it among its tools."""
 
 
 class KnownTools(Struct, frozen=True):
@@ -92,6 +97,8 @@ class OfferTools:
         """
         requested = _requested_tools(request) if known is None else known.requested
         from_items = _tools_in_items(history, entries)
+        if request.has_agents:
+            from_items.append(AGENT_TOOLS)
         check_tools(policy, [*requested, *from_items])
         if known is not None and not from_items:
             return known.offer
@@ -166,11 +173,19 @@ def _key_of(request: CreateResponse, tenant: str) -> bytes | None:
 
 
 def _requested_tools(request: CreateResponse) -> list[ToolDefinition]:
-    return [
+    definitions = [
         ToolDefinition(tool=decode_tool(raw, path), path=path)
         for position, raw in enumerate(request.tools or ())
         for path in (f"tools[{position}]",)
     ]
+    for each in definitions:
+        if isinstance(each.tool, MultiAgent):
+            raise RequestError(
+                "Sub-agents are no tool: the field 'multi_agent' of the request turns them on.",
+                param=f"{each.path}.type",
+                code="invalid_value",
+            )
+    return definitions
 
 
 def _tools_in_items(history: Sequence[c.Entry], entries: Sequence[c.Entry]) -> list[ToolDefinition]:

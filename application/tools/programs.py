@@ -44,6 +44,7 @@ from antiphon.domain.history.programs import (
     recorded_calls,
 )
 from antiphon.domain.items import AnyItem, Program
+from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.kinds.program import clock_of
 from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.responses.usage import TurnUsage
@@ -75,13 +76,14 @@ class ProgramTools(ToolProvider):
 class RunPrograms(Struct, frozen=True, kw_only=True):
     """All that a response needs to run its programs; `programs` is None if this server runs none.
 
-    `earlier` is the conversation before the response.
+    `earlier` is the conversation before the response, `agent` the one whose programs they are.
     """
 
     programs: Programs | None
     calls: ToolCalls
     tenant: str
     earlier: Sequence[AnyItem]
+    agent: str = ROOT
 
     def turn(
         self, output: Sequence[AnyItem], tools: Sequence[ToolSpec], first_item: int = 0
@@ -93,7 +95,7 @@ class RunPrograms(Struct, frozen=True, kw_only=True):
         may call.
         """
         first_new = len(self.earlier) + first_item
-        programs = open_programs([*self.earlier, *output], first_new)
+        programs = open_programs([*self.earlier, *output], first_new, self.agent)
         return ProgramTurn(self, programs, output, tools) if programs else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from antiphon.domain import deltas as d
+from antiphon.domain.builders.copied import CopiedItem
 from antiphon.domain.builders.restored import RestoredItem
 from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.kinds import CALL_KINDS
@@ -28,6 +29,7 @@ BUILDERS: Mapping[type[d.Delta], BuilderFactory] = {
     d.CallStart: open_call,
     d.HostedCallStart: open_call,
     d.ToolStart: open_tool,
+    d.AgentUpdate: CopiedItem,
     **{delta: table.open for table in EVENT_TABLES.values() for delta in table.opened_by},
 }
 """The builder that each delta opens; other deltas open none."""

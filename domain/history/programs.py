@@ -14,9 +14,11 @@ from msgspec import Struct
 
 from antiphon.domain import items as i
 from antiphon.domain.content import InputText, OutputText
+from antiphon.domain.history.agents import agent_of
 from antiphon.domain.history.conversation import pair_outputs_with_calls, view_of
 from antiphon.domain.history.nested_calls import caller_of, nested_calls
 from antiphon.domain.kinds import CALL_KINDS
+from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.vocabulary.kind import TextArguments
 from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
 from antiphon.domain.vocabulary.tool import ToolSpec, parse_arguments
@@ -98,8 +100,10 @@ def extend_prompt(items: Sequence[i.AnyItem], new_items: Sequence[i.AnyItem]) ->
     return shown
 
 
-def open_programs(conversation: Sequence[i.AnyItem], first_new: int) -> list[i.Program]:
-    """Return the programs without an output that are to run, in their order.
+def open_programs(
+    conversation: Sequence[i.AnyItem], first_new: int, agent: str = ROOT
+) -> list[i.Program]:
+    """Return the programs of an agent without an output that are to run, in their order.
 
     Those are the ones from `first_new` on, and earlier ones that have made a call. An earlier one
     that has not was cut off, with the response that it was in.
@@ -107,7 +111,7 @@ def open_programs(conversation: Sequence[i.AnyItem], first_new: int) -> list[i.P
     programs = {
         item.call_id: (position, item)
         for position, item in enumerate(conversation)
-        if isinstance(item, i.Program)
+        if isinstance(item, i.Program) and (agent_of(item) or ROOT) == agent
     }
     if not programs:
         return []

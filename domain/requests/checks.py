@@ -34,6 +34,7 @@ CONVERSATION_FIELDS = (
     "reasoning",
     "text",
     "context_management",
+    "multi_agent",
 )
 """What a request cannot have beside `raw_prompt`: all of it is written by a model's template."""
 
@@ -119,6 +120,25 @@ def _check_background(request: CreateResponse) -> RequestError | None:
         param="background",
         code="invalid_value",
     )
+
+
+def _check_agents(request: CreateResponse) -> RequestError | None:
+    if not request.has_agents:
+        return None
+    if request.store is False:
+        return RequestError(
+            "'multi_agent' can only be used when 'store' is true: sub-agents are stored responses.",
+            param="multi_agent",
+            code="invalid_value",
+        )
+    if request.max_tool_calls is not None:
+        return RequestError(
+            "'max_tool_calls' cannot be used with 'multi_agent'; 'max_output_tokens' bounds the "
+            "whole tree of agents.",
+            param="max_tool_calls",
+            code="unsupported_parameter",
+        )
+    return None
 
 
 def _check_structured_outputs(request: CreateResponse) -> RequestError | None:
@@ -209,5 +229,6 @@ RULES: Sequence[Check] = (
     _check_input_exists,
     _check_raw_prompt,
     _check_background,
+    _check_agents,
 )
 """The rules in the order in which they are checked."""

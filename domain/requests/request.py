@@ -96,6 +96,13 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
     whitespace_pattern: Text | None = None
 
 
+class MultiAgentParams(Struct, frozen=True, kw_only=True):
+    """Whether the model may have sub-agents, and how many may work at a time in the whole tree."""
+
+    enabled: bool
+    max_concurrent_subagents: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+
+
 class PromptParam(Struct, frozen=True, kw_only=True):
     """A prompt template and the values of its placeholders (prompt_templates.py)."""
 
@@ -237,6 +244,7 @@ class CreateResponse(SharedFields, frozen=True, kw_only=True):
     include: Many[INCLUDABLE] | None = None
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None
+    multi_agent: MultiAgentParams | None = None
     tools: Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Name | Json | None = None
     top_logprobs: TopLogprobs | None = None
@@ -254,6 +262,11 @@ class CreateResponse(SharedFields, frozen=True, kw_only=True):
     enable_response_messages: bool | None = None
     previous_input_messages: Many[Json] | None = None
     raw_prompt: RawPrompt | None = None
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether the model may have sub-agents."""
+        return self.multi_agent is not None and self.multi_agent.enabled
 
     @property
     def is_prewarm(self) -> bool:

@@ -17,9 +17,10 @@ from antiphon.domain.vocabulary.repairs import Repair
 CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
 """`refused`: this server did not run the call. `canceled`: the response ended before it did."""
 
-TurnKind = Literal["answer", "tools", "tool_search", "compaction", "warm_up", "budget"]
+TurnKind = Literal["answer", "tools", "tool_search", "compaction", "warm_up", "budget", "agents"]
 """The purpose of a turn. `tools`: MCP servers are asked before the model's first answer. `budget`:
-the response ends because the turns before used a whole budget."""
+the response ends because the turns before used a whole budget. `agents`: sub-agents still worked
+when the model had ended."""
 
 MODEL_TURNS: frozenset[TurnKind] = frozenset({"answer", "compaction", "warm_up"})
 """Kinds of turns in which a model runs."""
@@ -87,6 +88,20 @@ class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_calls: tuple[ToolCallMetrics, ...] = ()
 
 
+class AgentMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A response of a sub-agent that the response has started, as it knows it.
+
+    `status` is `running`, `waiting` (for the client), or how it ended. The tokens are those of the
+    sub-agent and all under it.
+    """
+
+    name: str
+    response_id: str
+    status: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
 class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record of a response: who asked, and what happened.
 
@@ -100,7 +115,9 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effect. `cache_salt` is a digest of the request's own salt, `prompt_extras` one of its fields
     that change the prompt and are not echoed, each "" if it has none. `prompt_comparison` compares
     its prompt with another response's. `store_seconds` is what its writes to the store took before
-    the last one, and `store_failures` how many of them failed.
+    the last one, and `store_failures` how many of them failed. `agent` is the name of the agent
+    that the response is of, if there are several, and `parent_response_id` the response that
+    started it. `agents` are the responses of the sub-agents that this one has started.
     """
 
     key_id: str = ""
@@ -123,3 +140,6 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_comparison: PromptComparison | None = None
     store_seconds: float = 0.0
     store_failures: int = 0
+    agent: str = ""
+    parent_response_id: str = ""
+    agents: tuple[AgentMetrics, ...] = ()

@@ -155,6 +155,8 @@ def why_not_steerable(request: CreateResponse) -> str | None:
     """Return why a request's response takes no steers, None if it does."""
     if request.conversation is not None:
         return "it belongs to a conversation"
+    if request.has_agents:
+        return "it may have sub-agents"
     if request.compaction is not None:
         return "it compacts its context by itself ('context_management')"
     if request.is_prewarm:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import force_setattr
 
 from antiphon.domain import deltas as d
 from antiphon.domain.vocabulary.event import Event
-from antiphon.domain.vocabulary.item import Item
+from antiphon.domain.vocabulary.item import Agent, Item
 
 
 class NewItemEvent(Protocol):
@@ -23,9 +24,11 @@ class NewItemEvent(Protocol):
 
 
 class BuilderContext(Struct, frozen=True):
-    """The context of a builder; `seal` encrypts reasoning for the client, None if not requested.
+    """The context of a builder.
 
-    `created_at` is when the response was created, in seconds since the epoch.
+    `seal` encrypts reasoning for the client, None if not requested. `created_at` is when the
+    response was created, in seconds since the epoch. `agent` makes the item, if the response has
+    sub-agents.
     """
 
     output_index: int
@@ -34,14 +37,21 @@ class BuilderContext(Struct, frozen=True):
     item_done: NewItemEvent
     seal: Callable[[str], str] | None = None
     created_at: int = 0
+    agent: Agent | None = None
 
     def added(self, item: Item) -> Event:
         """Return the event that shows the item when it opens."""
-        return self.item_added(output_index=self.output_index, item=item)
+        return self.item_added(output_index=self.output_index, item=self._marked(item))
 
     def done(self, item: Item) -> Event:
         """Return the event that shows the final item."""
-        return self.item_done(output_index=self.output_index, item=item)
+        return self.item_done(output_index=self.output_index, item=self._marked(item))
+
+    def _marked(self, item: Item) -> Item:
+        # Builders keep the item that they show, and nobody else has seen it yet.
+        if self.agent is not None and item.agent is UNSET:
+            force_setattr(item, "agent", self.agent)
+        return item
 
 
 class Builder(Protocol):

@@ -5,15 +5,17 @@ Only the sequencer sets an event's number (sequencer.py); -1 means that it has n
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.domain.content import OutputText, ReasoningText, Refusal
+from antiphon.domain.vocabulary.item import Agent
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
-    """Base class of all events."""
+    """Base class of all events; `agent` is whose event it is, if the response has sub-agents."""
 
     sequence_number: int = -1
+    agent: Agent | UnsetType = UNSET
 
 
 class ItemEvent(Event, frozen=True, kw_only=True, gc=False):

@@ -163,11 +163,7 @@ def make_typed_call(
         if fields is None:
             return otherwise(start, arguments, status, context)
         call_id = start.call_id or context.new_id("call")
-        common_fields: dict[str, Any] = {
-            "id": context.new_id(prefix),
-            "call_id": call_id,
-            "status": status,
-        }
+        common_fields: Json = {"id": context.new_id(prefix), "call_id": call_id, "status": status}
         if start.caller is not None:
             common_fields["caller"] = start.caller
         call: Any = item(**common_fields | fields)

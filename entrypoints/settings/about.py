@@ -24,6 +24,7 @@ WEBHOOKS = "Webhooks"
 FETCHING = "Fetching URLs"
 OUTGOING = "Outgoing connections"
 TOOLS = "Tools"
+AGENTS = "Sub-agents"
 CODE = "Code interpreter and shell"
 WEB = "Web search"
 FILE_SEARCH = "File search"
@@ -47,6 +48,7 @@ GROUPS = (
     TRACES,
     CONSOLE,
     TOOLS,
+    AGENTS,
     CODE,
     WEB,
     FETCHING,

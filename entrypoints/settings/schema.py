@@ -34,6 +34,7 @@ from antiphon.entrypoints.settings.outgoing import Outgoing
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
+    Agents,
     Code,
     EmbeddingEngine,
     Fetch,
@@ -498,6 +499,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     fetch: Fetch = Fetch()
     outgoing: Outgoing = Outgoing()
     tools: Tools = Tools()
+    agents: Agents = Agents()
     code: Code = Code()
     web: WebSearchSettings = WebSearchSettings()
     embeddings: EmbeddingEngine = EmbeddingEngine()

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.about import (
+    AGENTS,
     CODE,
     FETCHING,
     FILE_SEARCH,
@@ -100,6 +101,35 @@ class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise SettingsError(
                     f"fetch.private must list networks like 10.1.0.0/16, not {text!r}: {error}."
                 ) from None
+
+
+class Agents(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bounds of a tree of sub-agents (`multi_agent`)."""
+
+    total: Annotated[
+        int,
+        about(
+            AGENTS,
+            "Sub-agents that one response may start, with those that they start. 0: none, so that "
+            "requests with 'multi_agent' are refused.",
+            ge=0,
+            le=1024,
+        ),
+    ] = 64
+    concurrent: Annotated[
+        int,
+        about(
+            AGENTS,
+            "The highest 'max_concurrent_subagents' of a request: how many of one response may "
+            "work at the same time.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 16
+    depth: Annotated[
+        int,
+        about(AGENTS, "Sub-agents one under another.", ge=1, le=16),
+    ] = 4
 
 
 class Tools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

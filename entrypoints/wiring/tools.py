@@ -21,6 +21,7 @@ from antiphon.application.ports import (
     Json,
     OtherServers,
     Sandboxes,
+    Store,
     ToolServer,
     ToolServers,
     Web,
@@ -28,6 +29,9 @@ from antiphon.application.ports import (
 from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.resources.locate_container import LocateContainer
 from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
+from antiphon.application.tools.agents.registry import AgentLimits, AgentRegistry
+from antiphon.application.tools.agents.runs import AgentRuns
+from antiphon.application.tools.agents.sub_agents import AgentTools
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
@@ -284,6 +288,20 @@ def hosted_tools(
     if web is not None:
         tool_providers.append(WebSearchProvider(web))
     return tool_providers
+
+
+def agent_tools(settings: Settings, store: Store, runs: AgentRuns) -> AgentTools | None:
+    """Return what sub-agents need, or None if responses may have none."""
+    limits = settings.agents
+    if not limits.total:
+        return None
+    return AgentTools(
+        runs=runs,
+        registry=AgentRegistry(store),
+        limits=AgentLimits(depth=limits.depth, total=limits.total, concurrent=limits.concurrent),
+        new_id=new_id,
+        call_s=settings.tools.call_s,
+    )
 
 
 def budgets(settings: Settings) -> Budgets:

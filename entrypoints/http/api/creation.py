@@ -37,6 +37,7 @@ from antiphon.entrypoints.http.api.requests import (
     HttpRequest,
     accept,
     headers_of,
+    knows_agents,
     note_response,
     request_context,
     request_id,
@@ -135,7 +136,8 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
             )
             if services.options.strict:
                 refuse_ignored(ignored_fields)
-        is_durable = idempotency_key is not None or decoded.request.background
+        request_in = decoded.request
+        is_durable = request_in.background or request_in.has_agents or idempotency_key is not None
         job_body = incoming.job_body() if is_durable else None
         submission = submission_of(request, services, decoded, job_body, door=incoming.door)
         try:
@@ -264,6 +266,7 @@ def submission_of(
         strict=services.options.strict,
         ignored=decoded.ignored,
         client_left=partial(wait_for_disconnect, request.receive),
+        may_have_agents=knows_agents(request),
     )
 
 

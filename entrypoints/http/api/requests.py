@@ -16,6 +16,7 @@ from antiphon.application.telemetry.log_context import RESPONSE_ID
 from antiphon.application.telemetry.request_context import DOOR, RequestContext
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.access.limits import LimitState
+from antiphon.domain.kinds.multi_agent import MULTI_AGENT_BETA
 
 HttpRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -31,6 +32,7 @@ MAX_REQUEST_ID = 128
 MAX_IGNORED = 1000
 TRACE_HEADERS = ("traceparent", "tracestate")
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
+_BETA_HEADER = b"openai-beta"
 _TRACE_HEADERS = tuple((name, name.encode()) for name in TRACE_HEADERS)
 
 
@@ -112,6 +114,13 @@ def is_relayed(request: Connection) -> bool:
 
 def is_accepted(request: Connection) -> bool:
     return "is_accepted" in request.scope["state"]
+
+
+def knows_agents(request: Connection) -> bool:
+    """Return whether the client says that it knows responses with sub-agents."""
+    values = header_values(request.scope, _BETA_HEADER)
+    betas = (each.strip() for value in values for each in value.decode("latin-1").split(","))
+    return MULTI_AGENT_BETA in betas
 
 
 def request_context(

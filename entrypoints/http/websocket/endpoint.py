@@ -42,6 +42,7 @@ from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.steering import decode_steer
 from antiphon.entrypoints.http.api.requests import (
     caller_of,
+    knows_agents,
     request_context,
     request_id,
     response_headers,
@@ -287,16 +288,19 @@ class WebSocketSession:
         if asked.follows and self._closing_error is not None:
             raise self._closing_error
         response_id = new_id("resp")
+        body = msgspec.json.encode(asked.request) if asked.request.has_agents else None
         return Submission(
             caller=caller_of(self._socket),
             request=asked.request,
             response_id=response_id,
+            body=body,
             context=request_context(self._socket, shares_connection=True),
             remembered=self._continuations.remembered,
             strict=self._options.strict,
             ignored=asked.ignored,
             steers=self._steering.open(lane, response_id),
             is_expanded=asked.follows,
+            may_have_agents=knows_agents(self._socket),
         )
 
     async def _stream(

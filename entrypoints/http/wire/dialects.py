@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from antiphon.application.responses.compact import CompactedWindow
@@ -66,9 +66,11 @@ class Dialect(Struct, frozen=True, kw_only=True):
         return self.renamed.get(name, name)
 
     def fields_of(self, event: e.Event) -> dict[str, Any]:
-        """Return the fields of an event of which none is optional, with its type."""
-        name = str(type(event).__struct_config__.tag)
-        return {"type": self.event_name(name), **asdict(event)}
+        """Return the fields of an event, with its type; none but `agent` is optional."""
+        fields = asdict(event)
+        if event.agent is UNSET:
+            del fields["agent"]
+        return {"type": self.event_name(str(type(event).__struct_config__.tag)), **fields}
 
     @property
     def encode(self) -> Callable[[Any], bytes]:

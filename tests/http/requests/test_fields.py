@@ -66,6 +66,8 @@ SAMPLES: Mapping[str, tuple[Any, Json]] = {
     "include": (["message.output_text.logprobs"], {}),
     "max_output_tokens": (16, {}),
     "max_tool_calls": (3, {}),
+    "multi_agent.enabled": (True, {}),
+    "multi_agent.max_concurrent_subagents": (2, {"multi_agent.enabled": True}),
     "parallel_tool_calls": (False, {}),
     "tools": ([TOOL], {}),
     "tool_choice": ("none", {"tools": [TOOL]}),

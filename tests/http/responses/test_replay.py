@@ -158,6 +158,30 @@ CONVERSATIONS: Mapping[str, list[Json]] = {
         },
         output=[{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
     ),
+    "multi_agent_call": pair(
+        {
+            "type": "multi_agent_call",
+            "id": "mac_1",
+            "agent": {"agent_name": "/root"},
+            "call_id": "call_1",
+            "action": "list_agents",
+            "arguments": "{}",
+        },
+        id="maco_1",
+        agent={"agent_name": "/root"},
+        action="list_agents",
+        output=[{"type": "output_text", "text": "none", "annotations": []}],
+    ),
+    "agent_message": [
+        {
+            "type": "agent_message",
+            "id": "amsg_1",
+            "agent": {"agent_name": "/root/reader"},
+            "author": "/root/reader",
+            "recipient": "/root",
+            "content": [{"type": "input_text", "text": "Done."}],
+        }
+    ],
     "apply_patch_call": pair(
         {
             "type": "apply_patch_call",
