@@ -134,6 +134,7 @@ class Turns:
         self._outputs = outputs
         self._admitted_count = 0
         self._admit_prompt: AdmitPrompt | None = None
+        self._answer: ModelTurn | None = None
 
     @cached_property
     def _sessions(self) -> McpSessions:
@@ -200,7 +201,9 @@ class Turns:
             last_turn = last_turn.with_output(output)
         async with (
             aclosing(self._sessions) if plan.mcp_servers else nullcontext(),
-            plan.agents.running(output) if plan.agents else nullcontext(),
+            plan.agents.running(output, partial(self._count_tokens, usages))
+            if plan.agents
+            else nullcontext(),
         ):
             first_item = first_usage = 0  # where the answer starts in `output` and `usages`
             yield last_turn
@@ -226,6 +229,11 @@ class Turns:
                     yield further_turn
             if plan.agents is not None and plan.agents.are_active:
                 yield JoiningTurn(plan.agents, self._calls.recall, after=last_turn)
+
+    def _count_tokens(self, usages: Sequence[TurnUsage]) -> int:
+        """Return the output tokens of all turns, the one that runs its calls now included."""
+        current = () if self._answer is None else self._answer.tokens_used()
+        return sum(usage.output for usage in (*usages, *current))
 
     async def _iterate_further(
         self,
@@ -277,7 +285,6 @@ class Turns:
             used_tokens = sum(usage.output for usage in usages[first_usage:])
             if agents is not None:
                 new_items = [*new_items, *await agents.read_messages(self._calls.recall)]
-                agents.remaining_tokens = None if max_tokens is None else max_tokens - used_tokens
                 used_tokens += agents.output_tokens
             remaining_tokens = None if max_tokens is None else max_tokens - used_tokens
             if remaining_tokens is not None and remaining_tokens < 1:
@@ -331,7 +338,7 @@ class Turns:
     async def _start_answer(self, turn: Turn) -> ModelTurn:
         if self._plan.warms_up:
             return WarmUpTurn(await self._admit(shortest_turn(turn)))
-        admitted = await self._admit(turn)
+        admitted = self._answer = await self._admit(turn)
         if self._plan.mcp_servers or self._plan.tool_callers:
             if self._calls.cite_functions:
                 admitted = CitingTurn(admitted, self._calls.cite_functions)

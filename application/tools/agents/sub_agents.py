@@ -114,8 +114,7 @@ class SubAgents(ToolCaller):
         self._mail_number = -1
         items = [each.item for each in conversation]
         self._known_messages = {item.id for item in items if isinstance(item, i.AgentMessage)}
-        self.remaining_tokens: int | None = submission.request.max_output_tokens
-        """The output tokens that the response may still have, with its sub-agents."""
+        self._count_tokens: Callable[[], int] = lambda: 0
         for owner in h.owners_of(items) if h.has_agents(items) else ():
             if (child := h.child_above(owner, self.name)) is not None:
                 self._children.add_known(child)
@@ -133,13 +132,16 @@ class SubAgents(ToolCaller):
     # --- the life of the response -----------------------------------------------------------------
 
     @asynccontextmanager
-    async def running(self, output: Sequence[i.AnyItem]) -> AsyncGenerator[None]:
-        """Run the response in this block; `output` grows with it.
+    async def running(
+        self, output: Sequence[i.AnyItem], count_tokens: Callable[[], int]
+    ) -> AsyncGenerator[None]:
+        """Run the response in this block; `output` grows with it, and `count_tokens` returns the
+        output tokens of its own that it has so far.
 
         The sub-agents go on whose calls the client has answered. The response of a sub-agent is
         cancelled if the one that started it has ended. Raises: RequestError, StoreError.
         """
-        self._output = output
+        self._output, self._count_tokens = output, count_tokens
         watch = None if self._place is None else asyncio.create_task(self._watch(self._place))
         try:
             await self._go_on()
@@ -422,9 +424,9 @@ class SubAgents(ToolCaller):
         self, name: str, response_id: str, items: Sequence[Raw], *, goes_on: bool = False
     ) -> None:
         """Start a sub-agent's response. Raises: CannotAct, TreeIsFull, RequestError, StoreError."""
-        remaining = self.remaining_tokens
+        remaining = self._submission.request.max_output_tokens
         if remaining is not None:
-            remaining -= self.output_tokens
+            remaining -= self._count_tokens() + self.output_tokens
             if remaining < 1:
                 raise CannotAct("The response has no output tokens left for another agent.")
         place = AgentPlace(

@@ -20,6 +20,7 @@ from antiphon.domain.requests.request import FIELDS
 
 Json = dict[str, Any]
 
+BY_ROOT = {"agent": {"agent_name": "/root"}, "action": "list_agents"}
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="
 GO = {"type": "function", "name": "go", "parameters": {"type": "object", "properties": {}}}
 
@@ -159,26 +160,14 @@ CONVERSATIONS: Mapping[str, list[Json]] = {
         output=[{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
     ),
     "multi_agent_call": pair(
-        {
-            "type": "multi_agent_call",
-            "id": "mac_1",
-            "agent": {"agent_name": "/root"},
-            "call_id": "call_1",
-            "action": "list_agents",
-            "arguments": "{}",
-        },
-        id="maco_1",
-        agent={"agent_name": "/root"},
-        action="list_agents",
+        {**BY_ROOT, "type": "multi_agent_call", "id": "mac_1", "call_id": "c_1", "arguments": "{}"},
         output=[{"type": "output_text", "text": "none", "annotations": []}],
+        **BY_ROOT,
     ),
     "agent_message": [
         {
-            "type": "agent_message",
-            "id": "amsg_1",
-            "agent": {"agent_name": "/root/reader"},
-            "author": "/root/reader",
-            "recipient": "/root",
+            **{"type": "agent_message", "id": "amsg_1", "agent": {"agent_name": "/root/reader"}},
+            **{"author": "/root/reader", "recipient": "/root"},
             "content": [{"type": "input_text", "text": "Done."}],
         }
     ],

@@ -322,3 +322,103 @@ def test_a_wait_ends_in_time(beta: httpx.Client, model: str) -> None:
     first, second = outputs(response, "wait_agent")
     assert '"timed_out":true' in first
     assert '"timed_out":false' in second
+
+
+# --- functions of the client ----------------------------------------------------------------------
+
+GO = {"type": "function", "name": "go", "parameters": {"type": "object", "properties": {}}}
+
+
+def calls_in(response: Json) -> list[tuple[str, str]]:
+    """Return the calls of the client's functions: whose, and which."""
+    return [
+        (item["agent"]["agent_name"], item["call_id"])
+        for item in response["output"]
+        if item["type"] == "function_call"
+    ]
+
+
+def answers_to(response: Json) -> list[Json]:
+    return [
+        {"type": "function_call_output", "call_id": call_id, "output": f"{agent} may go."}
+        for agent, call_id in calls_in(response)
+    ]
+
+
+def pausing(client: httpx.Client, model: str, **fields: Any) -> Json:
+    """Return a response whose agents north and south wait for the client."""
+    north = spawn("north", act("go"), said("North went."))
+    south = spawn("south", {"call": "go"}, {"say": "South went.", "delay": 0.2})
+    return ask(
+        client, model, [north, south], WAIT, WAIT, WAIT, said("All went."), tools=[GO], **fields
+    )
+
+
+@pytest.mark.parametrize("way", ["chain", "items", "conversation"])
+def test_agents_go_on_with_the_outputs_that_the_client_sends(
+    beta: httpx.Client, model: str, way: str
+) -> None:
+    more: Json = {}
+    if way == "conversation":
+        more["conversation"] = beta.post("/conversations", json={}).json()["id"]
+    first = pausing(beta, model, **more)
+    assert first["status"] == "completed"
+    assert sorted(agent for agent, _ in calls_in(first)) == ["/root/north", "/root/south"]
+    assert texts(first) == []
+    answers = answers_to(first)
+    if way == "chain":
+        more = {"previous_response_id": first["id"]}
+    elif way == "items":
+        items = beta.get(f"/responses/{first['id']}/input_items").json()["data"]
+        answers = [*items, *first["output"], *answers]
+    second = create(
+        beta,
+        model=model,
+        input=answers,
+        multi_agent=AGENTS,
+        tools=[GO],
+        include=["metrics"],
+        **more,
+    )
+    assert sorted(texts(second)[:-1]) == [
+        ("/root/north", "North went."),
+        ("/root/south", "South went."),
+    ]
+    assert texts(second)[-1] == ("/root", "All went.")
+    assert {each["name"] for each in second["metrics"]["agents"]} == {"/root/north", "/root/south"}
+
+
+def test_an_agent_below_an_agent_goes_on_with_the_outputs_of_the_client(
+    beta: httpx.Client, model: str
+) -> None:
+    inner = spawn("tester", act("go"), said("Tested."))
+    writer = spawn("writer", inner, WAIT, WAIT, said("Written."))
+    first = ask(beta, model, writer, WAIT, WAIT, said("Done."), tools=[GO])
+    assert [agent for agent, _ in calls_in(first)] == ["/root/writer/tester"]
+    second = create(
+        beta,
+        model=model,
+        input=answers_to(first),
+        multi_agent=AGENTS,
+        tools=[GO],
+        previous_response_id=first["id"],
+    )
+    assert texts(second) == [
+        ("/root/writer/tester", "Tested."),
+        ("/root/writer", "Written."),
+        ("/root", "Done."),
+    ]
+
+
+def test_a_response_with_agents_is_continued_without_them(beta: httpx.Client, model: str) -> None:
+    first = ask(beta, model, spawn("north", said("Snow.")), WAIT, said("Done."))
+    second = create(
+        beta,
+        model=model,
+        input=script(said("Again.")),
+        previous_response_id=first["id"],
+        enable_response_messages=True,
+    )
+    assert [item["type"] for item in second["output"]] == ["message"]
+    assert "agent" not in second["output"][0]
+    assert "Message from /root/north to /root" in str(second["input_messages"])
