@@ -252,6 +252,8 @@ class SubAgents(ToolCaller):
 
     async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
         call_id = str(start.call_id)
+        if self._order[call_id].is_set():
+            return  # another server has had all of its output, and not recorded its end
         for earlier, has_ended in self._order.items():
             if earlier == call_id:
                 break

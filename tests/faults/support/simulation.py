@@ -103,6 +103,10 @@ class Connection:
         self._failed = 0
         self._until: float | None = None
         self.is_cut = False
+        self._dies_at: int | None = None
+        self._last_takes_effect = False
+        self.has_died = asyncio.Event()
+        """Set at the call at which its server is to die."""
 
     async def start(self) -> None: ...
 
@@ -112,6 +116,10 @@ class Connection:
         if self.is_cut or (self._until is not None and now() < self._until):
             raise StoreError("nobody answers")
         self._kept.record_heartbeat(owner, ttl_s)
+
+    def die(self, at: int, *, takes_effect: bool) -> None:
+        """Cut the connection for good at call number `at`, before it or after it took effect."""
+        self._dies_at, self._last_takes_effect = at, takes_effect
 
     def heal(self) -> None:
         self.fault, self._until = None, None
@@ -126,6 +134,12 @@ class Connection:
         if self.is_cut:
             raise StoreError("nobody answers")
         self.calls.append(name)
+        if len(self.calls) == self._dies_at:
+            self.is_cut = True
+            self.has_died.set()
+            if self._last_takes_effect:
+                await self._done(name, operation, args, kwargs)
+            raise StoreError("nobody answers")
         fault = self._meets()
         if fault is None:
             return await self._done(name, operation, args, kwargs)
@@ -323,9 +337,12 @@ class FrameObserver(Protocol):
 class Clients:
     """Asks servers, and remembers every answer."""
 
-    def __init__(self, app: Any, shown: FrameObserver) -> None:
+    def __init__(
+        self, app: Any, shown: FrameObserver, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._app = app
         self._shown = shown
+        self._headers = [(k.encode(), v.encode()) for k, v in (headers or {}).items()]
         self.answers: list[Answer] = []
 
     async def ask(
@@ -373,7 +390,7 @@ class Clients:
                     left.set()
             answer.is_whole = not message.get("more_body", False)
 
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json"), *self._headers]
         headers += [(b"idempotency-key", key.encode())] if key else []
         target, _, query = path.partition("?")
         scope = {

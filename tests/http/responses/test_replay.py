@@ -166,8 +166,11 @@ CONVERSATIONS: Mapping[str, list[Json]] = {
     ),
     "agent_message": [
         {
-            **{"type": "agent_message", "id": "amsg_1", "agent": {"agent_name": "/root/reader"}},
-            **{"author": "/root/reader", "recipient": "/root"},
+            "type": "agent_message",
+            "id": "amsg_1",
+            "agent": {"agent_name": "/root/reader"},
+            "author": "/root/reader",
+            "recipient": "/root",
             "content": [{"type": "input_text", "text": "Done."}],
         }
     ],
