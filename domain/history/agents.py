@@ -83,11 +83,24 @@ def _owner(item: i.Item) -> str:
 
 
 def own_items(items: Sequence[i.AnyItem], agent: str) -> list[i.AnyItem]:
-    """Return the items that the agent knows."""
+    """Return the items that the agent knows. A message that came while a call ran follows its
+    output, since many models take nothing between the two."""
     if not has_agents(items):
         return list(items) if agent == ROOT else []
     owners = owners_of(items)
-    return [item for item, owner in zip(items, owners, strict=True) if owner == agent]
+    own = [item for item, owner in zip(items, owners, strict=True) if owner == agent]
+    outputs = {call: output for output, call in pair_outputs_with_calls(own).items()}
+    settled: list[i.AnyItem] = []
+    messages: list[i.AnyItem] = []
+    last_output = -1
+    for place, item in enumerate(own):
+        last_output = max(last_output, outputs.get(place, -1))
+        is_between = isinstance(item, i.AgentMessage) and place < last_output
+        (messages if is_between else settled).append(item)
+        if place >= last_output:
+            settled += messages
+            messages = []
+    return settled
 
 
 def entries_under(entries: Sequence[Entry], agent: str) -> Iterator[Entry]:
