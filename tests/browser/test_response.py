@@ -341,3 +341,22 @@ def test_events_that_are_gone_are_explained(visitor: Page, serve: Any) -> None:
         assert "keeps them for 0 s after the end" in page.text("#panel")
         assert "--keep-events-s" in page.text("#panel")
         assert page.problems() == []
+
+
+def test_a_tree_of_agents_is_walked_by_links(page: Page, api: httpx.Client) -> None:
+    task = {"task_name": "north", "message": script({"say": "Snow."})}
+    turns = [{"call": "spawn_agent", "args": task}, {"call": "wait_agent"}, {"say": "All told."}]
+    answer = api.post(
+        "/responses",
+        json={"model": "scripted-chat", "input": script(*turns), "multi_agent": {"enabled": True}},
+        headers={"OpenAI-Beta": "responses_multi_agent=v1"},
+    )
+    response = answer.json()
+    show(page, response)
+    page.wait_for("All told.", "#panel")
+    assert "message from /root/north to /root" in page.text("#panel")
+    page.wait_for("/root/north", ".facts .agents")
+    page.click(".facts .agents a")
+    page.wait_for("Started by", ".facts")
+    assert response["id"] in page.text(".facts")
+    page.wait_for("Snow.", "#panel")

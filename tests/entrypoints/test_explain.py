@@ -98,3 +98,21 @@ def test_a_response_is_explained_from_its_store(serve: Any, tmp_path: Path) -> N
     assert explained.returncode == 0, explained.stderr
     assert "turn 1: answer" in explained.stdout
     assert "trace: 1 turns" in explained.stdout
+
+
+def test_a_tree_of_agents_is_explained_and_replayed(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "bundle.json"
+    task = {"task_name": "north", "message": script({"say": "Snow."})}
+    spawn, wait = {"call": "spawn_agent", "args": task}, {"call": "wait_agent"}
+    late = {**spawn, "args": {**task, "task_name": "south"}}
+    fields = {"model": "scripted-chat", "multi_agent": {"enabled": True}}
+    headers = {"OpenAI-Beta": "responses_multi_agent=v1"}
+    with serve(keep_traces="all", store="sqlite") as server:
+        with httpx.Client(base_url=server.api, timeout=15, headers=headers) as http:
+            response = create(http, **fields, input=script(spawn, wait, late, {"say": "Done."}))
+        explained = antiphon("explain", response["id"], "--url", server.api, "--output", file)
+    assert explained.returncode == 0, explained.stderr
+    assert "sub-agent: /root/north: completed" in explained.stdout
+    replayed = antiphon("replay", file)
+    assert (replayed.returncode, replayed.stderr) == (0, ""), replayed.stdout
+    assert "Nothing differs" in replayed.stdout

@@ -38,6 +38,7 @@ def _summary(bundle: Json) -> Iterator[str]:
     yield from _facts(response, metrics)
     traces = bundle["turns"]
     yield from _turns(metrics)
+    yield from _agents(metrics)
     yield from _tool_errors(response.get("output") or ())
     if traces:
         yield f"trace: {len(traces)} turns, {len(bundle['events'])} events"
@@ -96,6 +97,15 @@ def _turns(metrics: Json) -> Iterator[str]:
             name = f"{call['server']}/{call['name']}" if call.get("server") else call["name"]
             result = call.get("result") or "running"
             yield f"  {call['type']} {name}: {result} after {call.get('seconds', 0):.3f} s"
+
+
+def _agents(metrics: Json) -> Iterator[str]:
+    """Yield where the response stands in its tree of agents, and those that it has started."""
+    if parent := metrics.get("parent_response_id"):
+        yield f"agent: {metrics['agent']}, started by {parent}"
+    for agent in metrics.get("agents") or ():
+        tokens = f"{agent.get('input_tokens', 0)} tokens in, {agent.get('output_tokens', 0)} out"
+        yield f"sub-agent: {agent['name']}: {agent['status']}, {tokens}, {agent['response_id']}"
 
 
 def _tool_errors(output: Iterable[Json]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.adapters.ids import new_id
@@ -19,6 +19,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.responses.response import Failure, Response
 from antiphon.domain.responses.traces import Bundle, TurnTrace, to_traced
 from antiphon.domain.sequencer import Sequencer
+from antiphon.domain.vocabulary.item import Agent
 from antiphon.entrypoints.commands.replay.playback import can_play, play, recorded_deltas
 
 IGNORED = frozenset({"metrics", "completed_at", "logprobs", "encrypted_content", "obfuscation"})
@@ -80,6 +81,12 @@ async def _replay(bundle: Bundle) -> Replay:
     return Replay(turns=len(turns), differences=tuple(differences), notes=tuple(notes))
 
 
+def _agent_of(recorded: Response) -> Agent | None:
+    """Return the agent whose response it is, None if it has no sub-agents."""
+    name = "" if isinstance(recorded.metrics, UnsetType) else recorded.metrics.agent
+    return Agent(agent_name=name) if name else None
+
+
 def _sequence(
     bundle: Bundle, recorded: Response, turns: Sequence[Sequence[d.Delta]]
 ) -> tuple[Response, list[e.Event]]:
@@ -91,6 +98,7 @@ def _sequence(
         new_id=new_id,
         now=lambda: recorded.created_at,
         seal=(lambda _: SEALED) if seals else None,
+        agent=_agent_of(recorded),
     )
     events = [*sequencer.open(), *sequencer.start()]
     hides_reasoning = request.get("include_reasoning") is False

@@ -27,6 +27,9 @@ const HEADS = {
   web_search_call: (item) => `web search: ${item.action?.query ?? item.action?.url ?? item.action?.type ?? ""}`,
   file_search_call: (item) => `file search: ${(item.queries ?? []).join(", ")}`,
   code_interpreter_call: () => "code interpreter",
+  agent_message: (item) => `message from ${item.author ?? "?"} to ${item.recipient ?? "?"}`,
+  multi_agent_call: (item) => `agents: ${item.action}`,
+  multi_agent_call_output: (item) => `agents: ${item.action} output`,
   shell_call: () => "shell",
   shell_call_output: () => "shell output",
 };
@@ -60,6 +63,9 @@ const BODIES = {
       : labeled("Output", failureOf(item) ? el("div", { class: "failed-output" }, said(each.logs ?? "")) : said(each.logs ?? "")))),
     item.container_id && containerFiles(item.container_id),
   ],
+  agent_message: (item) => parts((item.content ?? []).map?.((part) => ({ text: part.text ?? part.encrypted_content })) ?? item.content),
+  multi_agent_call: (item) => code(pretty(item.arguments), "arguments"),
+  multi_agent_call_output: (item) => (item.output ?? []).map((part) => said(pretty(part.text ?? ""))),
   shell_call: (item) => code((item.action?.commands ?? []).join("\n"), "commands"),
   shell_call_output: (item) => (item.output ?? []).map((each) => [
     each.stdout && labeled("stdout", said(each.stdout)), each.stderr && labeled("stderr", said(each.stderr)),
@@ -67,7 +73,7 @@ const BODIES = {
   ]),
   image_generation_call: (item) => item.result && image({ url: `data:image/${item.output_format ?? "png"};base64,${item.result}`, alt: item.revised_prompt ?? "image" }),
 };
-const OPEN = new Set(["message", "mcp_approval_request"]);
+const OPEN = new Set(["message", "agent_message", "mcp_approval_request"]);
 /** Calls whose output is what people look for. */
 const SHOWS_OUTPUT = new Set(["code_interpreter_call", "shell_call_output"]);
 
@@ -120,6 +126,7 @@ function article(item, isOpen) {
   const type = item.type ?? "message";
   const failure = failureOf(item);
   const head = [
+    item.agent && el("span", { class: "tag agent" }, item.agent.agent_name),
     el("span", { class: "kind" }, (HEADS[type] ?? (() => type))(item)),
     failure && el("span", { class: "tag bad" }, failure),
     !failure && item.status && item.status !== "completed" && el("span", { class: "tag" }, item.status),

@@ -94,6 +94,7 @@ class Page {
       ["Tokens/s", speed(speedOf(response))],
       response.previous_response_id && ["Previous response", this.linkTo(response.previous_response_id)],
       response.conversation && ["Conversation", el("a", { href: link("responses", { conversation: response.conversation.id }) }, response.conversation.id)],
+      ...this.familyFacts(),
     ];
     const rows = facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
     // What has the focus stays: a keyboard would lose its place.
@@ -101,6 +102,17 @@ class Page {
     if (this.actions.dataset.status !== response.status) replace(this.actions, buttons(response));
     this.actions.dataset.status = response.status;
     drawEnding(this.ending, response);
+  }
+
+  /** Return where the response stands in a tree of agents: a link up, and one to each agent below. */
+  familyFacts() {
+    const { agent, parent_response_id: parent, agents = [] } = this.response.metrics ?? {};
+    return [
+      agent && ["Agent", el("code", {}, agent)],
+      parent && ["Started by", this.linkTo(parent)],
+      agents.length > 0 && ["Sub-agents", el("ul", { class: "agents" }, agents.map((each) =>
+        el("li", {}, el("a", { href: link("responses", { id: each.response_id }) }, each.name), " ", badge(each.status))))],
+    ];
   }
 
   linkTo(id) {
