@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.application.ports import AuditLog, ToolCallRecord
+from antiphon.application.ports import AuditLog, GuardRecord, ToolCallRecord
 from antiphon.domain.errors import SettingsError
 
 logger = logging.getLogger("antiphon.audit")
@@ -55,8 +55,14 @@ class AuditFile(AuditLog):
         self._thread.start()
 
     def record(self, call: ToolCallRecord) -> None:
+        self._add(call)
+
+    def record_guard(self, guard: GuardRecord) -> None:
+        self._add(guard)
+
+    def _add(self, record: ToolCallRecord | GuardRecord) -> None:
         time = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
-        line = msgspec.json.encode({"time": time, **msgspec.to_builtins(call)}) + b"\n"
+        line = msgspec.json.encode({"time": time, **msgspec.to_builtins(record)}) + b"\n"
         with self._changed:
             if len(self._waiting) + len(line) > MAX_WAITING_BYTES:
                 self._lost += 1

@@ -29,6 +29,7 @@ from antiphon.domain.requests import request as requests
 from antiphon.domain.responses.cache_diagnostics import PromptComparison
 from antiphon.domain.responses.metrics import (
     AgentMetrics,
+    GuardMetrics,
     ResponseMetrics,
     ToolCallMetrics,
     TurnMetrics,
@@ -53,6 +54,7 @@ METRICS: Mapping[str, type[Struct]] = {
     "response": ResponseMetrics,
     "turn": TurnMetrics,
     "tool_call": ToolCallMetrics,
+    "guard": GuardMetrics,
     "prompt": PromptComparison,
     "agent": AgentMetrics,
 }

@@ -58,7 +58,8 @@ class CallStart(Delta, frozen=True, gc=False):
 
     `kind` is the tool's kind (tools.py) and determines the item that the call becomes. `call_id` is
     set only if the model wrote one itself, `approval_key` only if the client must approve the call,
-    and `caller` only if a program makes the call.
+    and `caller` only if a program makes the call. `refusal` says why this server does not run the
+    call, if a guard has refused it.
     """
 
     name: str
@@ -67,6 +68,7 @@ class CallStart(Delta, frozen=True, gc=False):
     kind: str = "function"
     approval_key: str | None = None
     caller: Mapping[str, str] | None = None
+    refusal: str | None = None
 
 
 class HostedCallStart(CallStart, frozen=True, gc=False):
@@ -123,12 +125,15 @@ class ItemEnd(Delta, frozen=True, gc=False):
 CutReason = Literal["length", "turns", "context", "logprobs", "content_filter", "steered"]
 """The limits that cut a turn off, the filter, and a client that steers the response."""
 
-EndReason = Literal["stop"] | CutReason
-END_REASONS: frozenset[EndReason] = frozenset({"stop", *get_args(CutReason)})
+EndReason = Literal["stop", "refused"] | CutReason
+"""`refused`: a guard has refused what follows; the response is complete, with the refusal."""
+END_REASONS: frozenset[EndReason] = frozenset({"stop", "refused", *get_args(CutReason)})
+COMPLETE: frozenset[EndReason] = frozenset({"stop", "refused"})
+"""The reasons after which a response without another turn is complete."""
 
 
 class TurnEnd(Delta, frozen=True, gc=False):
-    """The end of the turn: `reason` is `stop`, or what cut the turn off.
+    """The end of the turn: `reason` is `stop`, `refused`, or what cut the turn off.
 
     `other_usages` holds the tokens of additional engine runs that the turn needed. `stop_string` is
     the one of the request that ended it, None if none did.

@@ -18,6 +18,7 @@ AntiphonError
 │   │   └── ModelBusy         the model's server takes no more requests now   429
 │   ├── EmbeddingsError       the embedding engine is not available           503
 │   │   └── EmbeddingsRefused it does not take the input                      400
+│   ├── GuardFailed           a guard gave no verdict                         503
 │   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
 │   ├── ServerOverloaded      the engine's or the server's queue is full      503
 │   ├── ServerShuttingDown    this server starts nothing more                 503
@@ -228,6 +229,14 @@ class ModelBusy(LimitExceeded):
             headers={},
             retry_after_s=retry_after_s,
         )
+
+
+class GuardFailed(RequestError):
+    """A guard gave no verdict, so nothing may pass; the message may be shown to clients."""
+
+    def __init__(self, guard: str, reason: str) -> None:
+        message = f"The guard {guard!r} of this server failed: {reason}."
+        super().__init__(message, code="guard_failed")
 
 
 class IdempotencyKeyInUse(RequestError):

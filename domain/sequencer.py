@@ -128,7 +128,7 @@ class Sequencer:
             self.turns += (delta.usage, *delta.other_usages)
             self._stop_string = delta.stop_string
             return self._number(
-                self._close("completed" if delta.reason == "stop" else "incomplete")
+                self._close("completed" if delta.reason in d.COMPLETE else "incomplete")
             )
         if isinstance(delta, d.AgentUpdate):
             if delta.used is not None:

@@ -25,6 +25,7 @@ from antiphon.entrypoints.wiring import (
     code,
     fetching,
     file_search,
+    guards,
     images,
     metrics,
     stores,
@@ -92,4 +93,5 @@ class Container(containers.DeclarativeContainer):
     programs = Singleton(code.programs, settings)
     web = Singleton(web_search.web, settings, Singleton(fetching.url_policy, settings), read_pdf)
     image_generator = Singleton(images.image_generator, settings)
+    guards = Singleton(guards.guards, settings, audit_log)
     ended_runs = Singleton(telemetry.ended_runs, traces, prometheus, settings, tool_servers)

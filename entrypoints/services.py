@@ -129,6 +129,7 @@ class Runs:
             programs=ports.programs(),
             diagnose=DiagnoseCache(prepare_anywhere, store, keep_traces),
             agents=tools.agent_tools(settings, store, agents),
+            guards=ports.guards(),
         )
         jobs = Jobs(sealer.seal, sealer.unseal)
         self.expand_prompt = ExpandPrompt(ports.prompts())

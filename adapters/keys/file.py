@@ -55,6 +55,7 @@ class KeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: Names = ()
     tools: Names = ()
     hosts: Names = ()
+    guards: Names = ()
     scopes: tuple[Scope, ...] = SCOPES
     service_tier: Tier = "default"
     expires_at: datetime | int | None = None

@@ -11,6 +11,7 @@ from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestCo
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.guards import Refuse, Stop
 from antiphon.domain.responses.steering import Steers
 
 ClientLeft = Callable[[], Awaitable[object]]
@@ -51,7 +52,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     which ends the wait for admission. `steers` is what the client may add while the response runs.
     `is_expanded`: the prompt template is applied already, as in the request that this one follows.
     `agent` is set for the response of a sub-agent. `may_have_agents`: the client knows responses
-    with sub-agents.
+    with sub-agents. `refused` is the verdict of a guard that does not let it pass, None if all do.
     """
 
     caller: Caller
@@ -68,6 +69,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     is_expanded: bool = False
     agent: AgentPlace | None = None
     may_have_agents: bool = False
+    refused: Refuse | Stop | None = None
 
     @property
     def agent_name(self) -> str | None:

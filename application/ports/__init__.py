@@ -28,6 +28,7 @@ OtherServers               the servers that share the store, with containers of 
 Web                        web search, and pages of the web
 ImageGenerator             images, made from words or from other images
 ReadPdf                    the text of a PDF
+Guard                      judges what is asked, called and written
 AuditLog                   a record of each call of a tool
 Meter                      what operators count and time
 
@@ -39,7 +40,7 @@ first result. Leaving an iterator (`aclose`, or cancelling the task that reads i
 resources.
 """
 
-from antiphon.application.ports.audit_log import AuditLog, ToolCallRecord
+from antiphon.application.ports.audit_log import AuditLog, GuardRecord, ToolCallRecord
 from antiphon.application.ports.batches import (
     AnswerRequest,
     BatchClaim,
@@ -60,6 +61,7 @@ from antiphon.application.ports.files import (
     ReadPdf,
     StoredFile,
 )
+from antiphon.application.ports.guards import Guard
 from antiphon.application.ports.images import (
     ImageGenerator,
     ImageRequest,
@@ -182,6 +184,8 @@ __all__ = [
     "FileToAdd",
     "FileUsage",
     "Format",
+    "Guard",
+    "GuardRecord",
     "IdempotencyRecord",
     "IdempotencyStore",
     "ImageGenerator",

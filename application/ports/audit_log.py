@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from antiphon.domain.responses.guards import GuardPlace, VerdictName
 from antiphon.domain.responses.metrics import CallResult
 
 
@@ -30,6 +31,22 @@ class ToolCallRecord(Struct, frozen=True, kw_only=True):
     output_bytes: int = 0
 
 
+class GuardRecord(Struct, frozen=True, kw_only=True):
+    """A text that a guard has not let pass as it was, or on which it has failed.
+
+    It does not hold the text, only its digest. `tool` is "" if the text is of no tool.
+    """
+
+    tenant: str
+    key_id: str
+    response_id: str
+    guard: str
+    place: GuardPlace
+    verdict: VerdictName
+    tool: str = ""
+    text_sha256: str
+
+
 class AuditLog(Protocol):
     """Keeps the records of calls, outside of the store."""
 
@@ -43,6 +60,10 @@ class AuditLog(Protocol):
     @abstractmethod
     def record(self, call: ToolCallRecord) -> None:
         """Add a record, with the time. It is written soon; this neither waits nor raises."""
+
+    def record_guard(self, guard: GuardRecord) -> None:  # noqa: ARG002 - it is a default
+        """Add a record of a guard's verdict, as `record` does. Keeps none by default."""
+        return
 
     async def aclose(self) -> None:
         """Write all records that can be written. Does nothing by default."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 from antiphon.application.ports import Step
 from antiphon.domain.content import Logprob
 from antiphon.domain.errors import CorruptLog
+from antiphon.domain.responses.guards import VerdictName
 from antiphon.domain.responses.metrics import TurnMetrics
 from antiphon.domain.responses.traces import TracedDelta
 
@@ -45,6 +46,14 @@ class Value(Record, frozen=True, array_like=True, tag="value"):
     """Another value, as JSON."""
 
     value: Any
+
+
+class GuardVerdict(Record, frozen=True, array_like=True, tag="verdict"):
+    """A guard's verdict on a question, of which `key` is a digest; `text` is what it says."""
+
+    key: str
+    name: VerdictName
+    text: str = ""
 
 
 class TurnBegun(Record, frozen=True, array_like=True, tag="turn"):
@@ -96,6 +105,7 @@ AnyRecord = (
     | NewId
     | SealedText
     | Value
+    | GuardVerdict
     | TurnBegun
     | TurnSteps
     | TurnEnded

@@ -25,6 +25,7 @@ from antiphon.application.progress.records import (
     CallEnded,
     CallOutput,
     CallStarted,
+    GuardVerdict,
     NewId,
     SealedText,
     Started,
@@ -38,6 +39,7 @@ from antiphon.application.progress.records import (
 )
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import CannotResume
+from antiphon.domain.responses.guards import VerdictName
 from antiphon.domain.responses.metrics import TurnMetrics
 from antiphon.domain.responses.traces import from_traced, to_traced
 from antiphon.domain.responses.usage import TurnUsage
@@ -57,6 +59,7 @@ class RunProgress:
         self._ids: deque[str] = deque()
         self._sealed: deque[str] = deque()
         self._values: deque[Any] = deque()
+        self._verdicts: dict[str, tuple[VerdictName, str]] = {}
         self._turns: dict[int, _StoredTurn] = {}
         self._calls: dict[int, _StoredCall] = {}
         self._ended_turns: deque[TurnMetrics] = deque()
@@ -120,6 +123,14 @@ class RunProgress:
         self.add(Value(value))
         return value
 
+    def recall_verdict(self, key: str) -> tuple[VerdictName, str] | None:
+        """Return the verdict that a guard has given on an earlier server, and its text."""
+        return self._verdicts.get(key)
+
+    def note_verdict(self, key: str, name: VerdictName, text: str) -> None:
+        """Record a guard's verdict: the same question gets the same answer on another server."""
+        self.add(GuardVerdict(key, name, text))
+
     def open_turn(self) -> RecordedTurn:
         """Return the progress of the next turn."""
         number, self._turn_count = self._turn_count, self._turn_count + 1
@@ -164,6 +175,8 @@ class RunProgress:
                 self._sealed.append(value)
             case Value(value):
                 self._values.append(value)
+            case GuardVerdict(key, name, text):
+                self._verdicts[key] = (name, text)
             case TurnBegun(number, model, steps, input_tokens):
                 before = self._turns.get(number)
                 kept = [] if before is None else before.steps[:steps]

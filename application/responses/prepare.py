@@ -16,7 +16,11 @@ from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import Reservation, RunCharge
 from antiphon.application.runs.diagnose_cache import digest_of_extras, digest_of_salt
 from antiphon.application.runs.jobs import Jobs
-from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
+from antiphon.application.runs.prepare_turn import (
+    PreparedTurn,
+    PrepareTurn,
+    prepare_guarded,
+)
 from antiphon.application.runs.turns import PlanTurns, Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.recorder import RunRecorder
@@ -105,7 +109,12 @@ class PrepareResponse:
         recorder = RunRecorder.of_request(
             submission.context, caller, server=self._owner, background=bool(request.background)
         )
-        turn = await self._prepare_turn(submission)
+        is_durable = outlives_client(submission) or submission.agent_name is not None
+        if is_durable and body and self._can_resume:
+            recorder.progress = RunProgress()
+        guards = self._plan_turns.open_guards(submission, recorder)
+        submission, turn = await prepare_guarded(self._prepare_turn, submission, guards)
+        request = submission.request
         recorder.digest_prompt(
             salt=digest_of_salt(request, turn.turn), extras=digest_of_extras(request)
         )
@@ -123,9 +132,6 @@ class PrepareResponse:
         if response.store:
             recorder.preview = preview_of_input([entry.item for entry in turn.input])
         turns = await self._plan_turns(submission, turn, recorder)
-        is_durable = outlives_client(submission) or submission.agent_name is not None
-        if is_durable and body and self._can_resume:
-            recorder.progress = RunProgress()
         charge = None
         if reservation is not None:
             # The very turn that starts: a model need not render a prompt again that it has counted.

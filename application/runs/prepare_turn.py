@@ -17,6 +17,8 @@ from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems, ShownItems
 from antiphon.application.input.submission import Submission
+from antiphon.application.model.guards.ask_guards import ResponseGuards
+from antiphon.application.model.guards.check_input import check_input, check_turn
 from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
 from antiphon.application.support.threads import ITEM_BYTES, MIN_THREAD_BYTES, compute_in_thread
@@ -227,6 +229,21 @@ class PrepareTurn:
             answered_calls=mcp.answered_calls(own),
             active_configuration=c.active_configuration(own),
         )
+
+
+async def prepare_guarded(
+    prepare_turn: PrepareTurn, submission: Submission, guards: ResponseGuards | None
+) -> tuple[Submission, PreparedTurn]:
+    """Return the submission and its turn as guards let them pass, or with their verdict.
+
+    Raises: as `prepare_turn`; GuardFailed.
+    """
+    checked = await check_input(submission, guards)
+    prepared = await prepare_turn(checked.submission)
+    submission, turn = await check_turn(checked, prepared.turn, guards)
+    if turn is not prepared.turn:
+        prepared = replace(prepared, turn=turn)
+    return submission, prepared
 
 
 def _size_of_tools(request: CreateResponse) -> int:

@@ -22,7 +22,7 @@ from antiphon.application.runs.diagnose_cache import Diagnosis
 from antiphon.application.runs.jobs import Job, Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
-from antiphon.application.runs.prepare_turn import PrepareTurn
+from antiphon.application.runs.prepare_turn import PrepareTurn, prepare_guarded
 from antiphon.application.runs.resumed_log import ResumedJournal, ResumedLog
 from antiphon.application.runs.run_response import SERVER_RESTARTED, MakeSequencer, Run, RunTurns
 from antiphon.application.runs.stored_events import StoredLog, read_log
@@ -257,8 +257,11 @@ class RestoreRun:
             agent=job.agent,
             may_have_agents=True,  # the server that took the request has asked
         )
-        prepare = partial(self._prepare_turn, submission)
-        prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s), is_stopping)
+        guards = self._plan_turns.open_guards(submission, recorder)
+        prepare = partial(prepare_guarded, self._prepare_turn, submission, guards)
+        submission, prepared = await _wait_for_model(
+            lambda: retry(prepare, self._retry_s), is_stopping
+        )
         turns = await self._plan_turns(submission, prepared, recorder, epoch=lease.epoch)
         await _wait_for_model(turns.start, is_stopping)
         return turns

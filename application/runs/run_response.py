@@ -50,6 +50,7 @@ from antiphon.domain.errors import (
     CannotResume,
     ConcurrencyLimitExceeded,
     EngineError,
+    GuardFailed,
     LeaseLost,
     LimitExceeded,
     RequestError,
@@ -333,7 +334,7 @@ class RunResponse:
         except (CannotResume, RunDiverged) as exc:
             logger.warning("response %s cannot be resumed: %s", run.id, exc)
             return sequencer.fail(SERVER_RESTARTED)
-        except EngineError as exc:
+        except (EngineError, GuardFailed) as exc:
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="server_error", message=str(exc)))
         except RequestError as exc:  # from a turn that was admitted after the run started
@@ -345,7 +346,7 @@ class RunResponse:
                 return sequencer.end_incomplete(OUT_OF_TIME)
             logger.exception("response %s failed", run.id)
             return sequencer.fail(_failure_of(exc))
-        if reason == "stop":
+        if reason == "stop" or reason == "refused":
             return sequencer.complete()
         return sequencer.end_incomplete(INCOMPLETE_REASONS[reason])
 

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.input.submission import Submission
 from antiphon.application.model.compaction import CompactingTurn, compaction_of
+from antiphon.application.model.guards.ask_guards import Guards, ResponseGuards
+from antiphon.application.model.guards.guarded_turn import RefusedTurn, guarded
 from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
 from antiphon.application.model.warm_up import WarmUpTurn, shortest_turn
@@ -63,6 +65,7 @@ from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
 from antiphon.domain.offers.offer import Offer, mcp_servers_of, with_listings, with_loaded_tools
 from antiphon.domain.offers.tool_search import search
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.guards import Refuse, Stop
 from antiphon.domain.responses.steering import Steers
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool
@@ -79,7 +82,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     turn. `max_calls`: the request's limit for tool calls. `tool_callers`: what runs the calls of
     this server's own tools, by kind. `conversation`: the items before the response. `programs` runs
     programs that models write; `agent` is whose response it is. `steers`: what the client adds
-    while the response runs. `diagnose` compares the prompt of the first answer with another
+    while the response runs. `refused` is the verdict of a guard on the request, `guards` are those
+    that see what follows. `diagnose` compares the prompt of the first answer with another
     response's; None if the client asks for no diagnostics of the prompt cache. `agents` are the
     sub-agents, if it may have any.
     """
@@ -100,6 +104,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     tool_callers: Mapping[str, ToolCaller] = {}
     conversation: Sequence[AnyItem] = ()
     programs: Programs | None = None
+    refused: Refuse | Stop | None = None
+    guards: ResponseGuards | None = None
     steers: Steers | None = None
     diagnose: Callable[[ModelTurn], Awaitable[Diagnosis]] | None = None
     agent: str = ROOT
@@ -150,6 +156,7 @@ class Turns:
             max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
             records=self._records,
             outputs=self._outputs,
+            guards=plan.guards,
         )
 
     @cached_property
@@ -173,6 +180,9 @@ class Turns:
         Raises: RequestError, ServerOverloaded, EngineDead.
         """
         turn = self._plan.turn
+        if self._plan.refused is not None:
+            self._first = RefusedTurn(self._plan.refused)
+            return
         self._admit_prompt = admit
         start = self._start_compaction if self._plan.compacts else self._start_first_answer
         self._first = await start(turn)
@@ -269,6 +279,9 @@ class Turns:
             new_items = output[first_item:]
             if any(map(waits_for_client, new_items)):
                 return
+            if self._plan.guards is not None and self._plan.guards.has_stopped:
+                yield OutOfBudgetTurn("content_filter", after=last_turn)
+                return
             if agents is not None:
                 new_items = own_items(new_items, agents.name)
             if not any(map(has_another_turn, new_items)):
@@ -339,14 +352,26 @@ class Turns:
         if self._plan.warms_up:
             return WarmUpTurn(await self._admit(shortest_turn(turn)))
         admitted = self._answer = await self._admit(turn)
-        if self._plan.mcp_servers or self._plan.tool_callers:
-            if self._calls.cite_functions:
-                admitted = CitingTurn(admitted, self._calls.cite_functions)
+        has_calls = bool(self._plan.mcp_servers or self._plan.tool_callers)
+        if has_calls and self._calls.cite_functions:
+            admitted = CitingTurn(admitted, self._calls.cite_functions)
+        admitted = self._guard(admitted)
+        if has_calls:
             admitted = ToolCallingTurn(admitted, self._calls)
         if self._plan.summary is None:
             return admitted
         effort = "none" if "none" in self._plan.model.efforts else None
-        return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=effort)
+        return SummarizedTurn(
+            admitted, turn, self._start_summary, length=self._plan.summary, effort=effort
+        )
+
+    async def _start_summary(self, turn: Turn) -> ModelTurn:
+        return self._guard(await self._admit(turn))
+
+    def _guard(self, turn: ModelTurn) -> ModelTurn:
+        plan = self._plan
+        has_calls = bool(plan.mcp_servers or plan.tool_callers)
+        return guarded(turn, plan.guards, lambda call: has_calls and self._calls.runs(call))
 
     async def _admit(self, turn: Turn) -> ModelTurn:
         if (trace := self._records.trace) is not None:
@@ -433,6 +458,7 @@ class PlanTurns:
         programs: Programs | None = None,
         diagnose: DiagnoseCache | None = None,
         agents: AgentTools | None = None,
+        guards: Guards | None = None,
     ) -> None:
         self._programs = programs
         self._agents = agents
@@ -445,6 +471,16 @@ class PlanTurns:
         self._traces = None if traces is None or traces.keep == "off" else traces
         self._diagnose = diagnose
         self._tool_room = tool_room or ToolRoom(BytesInWork())
+        self._guards = guards or Guards()
+
+    def open_guards(self, submission: Submission, recorder: RunRecorder) -> ResponseGuards | None:
+        """Return the guards of a response, None if it has none. Raises: GuardFailed."""
+        return self._guards.open(
+            submission.caller,
+            response_id=submission.response_id,
+            model=submission.request.model or "",
+            recorder=recorder,
+        )
 
     async def __call__(
         self,
@@ -468,6 +504,8 @@ class PlanTurns:
         if diagnose is not None and not prepared.turn.trace_steps:  # the transcript has the tokens
             prepared = replace(prepared, turn=replace(prepared.turn, trace_steps=1))
         plan = replace(await plan_of(submission, prepared), programs=self._programs)
+        if (guards := self.open_guards(submission, recorder)) is not None:
+            plan = replace(plan, guards=guards)
         if diagnose is not None:
             compare = partial(diagnose, submission, prepared, compacts=plan.compacts)
             plan = replace(plan, diagnose=compare)
@@ -557,6 +595,7 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
         tool_callers=prepared.tool_callers,
         conversation=prepared.conversation,
         agent=submission.agent_name or ROOT,
+        refused=submission.refused,
         steers=submission.steers,
     )
 

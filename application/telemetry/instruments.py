@@ -69,6 +69,19 @@ FIRST_TEXT = Instrument(
     labels=("model",),
     buckets=FIRST_S,
 )
+GUARD_VERDICTS = Instrument(
+    name="antiphon_guard_verdicts",
+    kind="counter",
+    help="Verdicts of guards: pass, replace, refuse, stop, or failed if one gave none.",
+    labels=("guard", "place", "verdict"),
+)
+GUARD_SECONDS = Instrument(
+    name="antiphon_guard",
+    kind="counter",
+    help="The time that guards have taken for their verdicts.",
+    unit="seconds",
+    labels=("guard", "place"),
+)
 TURNS = Instrument(
     name="antiphon_response_turns",
     kind="histogram",

@@ -20,9 +20,11 @@ from antiphon.application.telemetry.run_trace import RunTrace
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.deltas import Delta, TextDelta
 from antiphon.domain.responses.cache_diagnostics import PromptComparison
+from antiphon.domain.responses.guards import GuardPlace, VerdictName
 from antiphon.domain.responses.metrics import (
     AgentMetrics,
     CallResult,
+    GuardMetrics,
     Phase,
     ResponseMetrics,
     ToolCallMetrics,
@@ -58,6 +60,9 @@ class RecordedCall:
         )
 
 
+_VerdictKey = tuple[str, GuardPlace, VerdictName]
+
+
 class RunRecorder:
     """The record of one run, which `before` begins; times never go back."""
 
@@ -75,6 +80,7 @@ class RunRecorder:
         self._ended = False
         self._store_seconds = 0.0
         self._store_failures = 0
+        self._verdicts: dict[_VerdictKey, tuple[int, float]] = {}
         self.trace: RunTrace | None = None
         """The trace that is kept of the run to explain it, if any."""
         self.preview: ResponsePreview | None = None
@@ -125,6 +131,7 @@ class RunRecorder:
             admitted_at=recorder._now(),
             started_at=None if progress is None else progress.started_at,
             turns=(),
+            guards=(),
         )
         return recorder
 
@@ -194,6 +201,31 @@ class RunRecorder:
         """Record that a write to the store has failed, and may be tried again."""
         self._store_failures += 1
 
+    def count_verdict(
+        self, guard: str, place: GuardPlace, verdict: VerdictName, *, seconds: float
+    ) -> None:
+        """Record that a guard has given a verdict, which took so long."""
+        key = guard, place, verdict
+        count, total = self._verdicts.get(key, (0, 0.0))
+        self._verdicts[key] = count + 1, total + seconds
+
+    @property
+    def _guards(self) -> tuple[GuardMetrics, ...]:
+        if not self._verdicts:
+            return ()
+        return tuple(
+            [
+                GuardMetrics(
+                    guard=guard,
+                    place=place,
+                    verdict=verdict,
+                    count=count,
+                    seconds=in_microseconds(seconds),
+                )
+                for (guard, place, verdict), (count, seconds) in self._verdicts.items()
+            ]
+        )
+
     def open_turn(self) -> None:
         """Record that the next turn is being prepared, unless one is already."""
         if self._turn is None:
@@ -242,6 +274,7 @@ class RunRecorder:
             phase=self.phase,
             store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
+            guards=self._guards,
         )
         if self._turn is None or not self._turn.is_admitted:
             return metrics
@@ -261,6 +294,7 @@ class RunRecorder:
             ended_at=self._now(),
             store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
+            guards=self._guards,
         )
         return self.recorded(response)
 

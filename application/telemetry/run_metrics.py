@@ -32,6 +32,9 @@ class MeterRuns:
             self._meter_turn(turn, turn.model or ended.model)
             for call in turn.tool_calls:
                 self._meter_call(call)
+        for each in ended.metrics.guards:
+            self._meter.add(i.GUARD_VERDICTS, each.count, (each.guard, each.place, each.verdict))
+            self._meter.add(i.GUARD_SECONDS, each.seconds, (each.guard, each.place))
         if self._by_tenant:
             self._count_tenant(ended)
 

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from antiphon.application.model.guards.ask_guards import STOPPED, ResponseGuards
+from antiphon.application.model.guards.check_result import check_result
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
 from antiphon.application.progress.run_progress import CallProgress
@@ -38,6 +40,7 @@ from antiphon.application.tools.work import (
     to_finished_work,
 )
 from antiphon.domain import deltas as d
+from antiphon.domain.responses.guards import Refuse, Stop
 from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
 APPROVAL = "mcp_approval"
@@ -150,7 +153,9 @@ class ToolCalls:
         max_parallel: int = MAX_PARALLEL_CALLS,
         records: CallRecords | None = None,
         outputs: ResponseOutputs | None = None,
+        guards: ResponseGuards | None = None,
     ) -> None:
+        self._guards = guards
         self._callers = callers
         self._remaining_calls = max_calls
         distinct_callers = {id(caller): caller for caller in callers.values()}.values()
@@ -163,9 +168,26 @@ class ToolCalls:
         self._slots = asyncio.Semaphore(max_parallel)
         self._circuit_breakers = CircuitBreakers()
 
+    async def check(self, start: d.CallStart, arguments: str) -> str | Refuse:
+        """Return the arguments of a call that the model did not just write, as they may pass.
+
+        Raises: GuardFailed.
+        """
+        if self._guards is None:
+            return arguments
+        answer = await self._guards.ask(arguments, "tool_call", tool=start.name)
+        if isinstance(answer, Stop):
+            self._guards.has_stopped = True
+            return Refuse(STOPPED)
+        return answer
+
+    def runs(self, call: d.CallStart) -> bool:
+        """Whether a call runs here."""
+        return call.kind in self._callers
+
     def open_item(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
         """Return the start of a call that runs here, and the delta that opens its item."""
-        if not isinstance(delta, d.CallStart) or delta.kind not in self._callers:
+        if not isinstance(delta, d.CallStart) or not self.runs(delta):
             return None
         opening = self._open(self._callers[delta.kind], delta)
         start = opening if isinstance(opening, d.CallStart) else delta
@@ -177,27 +199,32 @@ class ToolCalls:
         """Return what the item of a call reports when the call starts."""
         return self._callers[start.kind].start(start)
 
-    def run(self, start: d.CallStart, arguments: str) -> Work:
-        """Count the call, now, and return the work that runs it."""
-        work = self._work_of(start, arguments)
+    def run(self, start: d.CallStart, arguments: str, refusal: str | None = None) -> Work:
+        """Count the call, now, and return the work that runs it, or that refuses it."""
+        work = self._work_of(start, arguments, refusal)
         trace = self._records.recorder.trace
         if trace is None:
             return work
         step = self._callers[start.kind].step
-        return _tee_output(work, trace.run_call(start, arguments, step).append)
+        add = trace.run_call(start, arguments, step).append
+        return _tee_output(work, add) if work.guard is None else _tee_guarded(work, add)
 
-    def _work_of(self, start: d.CallStart, arguments: str) -> Work:
+    def _work_of(self, start: d.CallStart, arguments: str, refusal: str | None) -> Work:
         caller = self._callers[start.kind]
         refuse = partial(caller.refuse, start, arguments)
         if self._remaining_calls is not None:
             self._remaining_calls -= 1
         if self._remaining_calls is not None and self._remaining_calls < 0:
             return self.refuse(start, arguments, refuse(TOO_MANY_CALLS))
+        if refusal is not None:
+            return self.refuse(start, arguments, refuse(refusal))
         call = self._open_progress()
         is_known = call is not None and call.has_ended
         record = self._records.call(start, arguments, is_known=is_known)
         output = self._call_if_reachable(caller, start, arguments, record, call)
         work = Work(output, refuse, caller.abort, self._slots, record.end, is_known)
+        if self._guards is not None and self._guards.ask_at("tool_result"):
+            work = replace(work, guard=partial(check_result, self._guards, start.name, refuse))
         return work if call is None else _record_progress(work, call)
 
     def _open(self, caller: ToolCaller, delta: d.CallStart) -> d.Delta:
@@ -345,6 +372,20 @@ def _tee_output(work: Work, add: Callable[[Sequence[d.Delta]], object]) -> Work:
     return replace(work, output=tee(), refuse=refuse, abort=abort)
 
 
+def _tee_guarded(work: Work, add: Callable[[Sequence[d.Delta]], object]) -> Work:
+    """Return the work with `add` called for each batch that guards have passed."""
+    teed, check = _tee_output(work, add), work.guard
+    assert check is not None
+
+    async def guard(batches: Sequence[Sequence[d.Delta]]) -> Sequence[Sequence[d.Delta]]:
+        passed = await check(batches)
+        for batch in passed:
+            add(batch)
+        return passed
+
+    return replace(teed, output=work.output, guard=guard)
+
+
 class ToolCallingTurn(TurnWrapper):
     """A turn of the model with its calls.
 
@@ -373,8 +414,9 @@ class ToolCallingTurn(TurnWrapper):
                             self._calls.note_approval_request(open_call.start, open_call.arguments)
                         open_call = None
                     if (opening := self._calls.open_item(delta)) is not None:
-                        start, delta = opening
-                        open_call = _Call(start)
+                        start, opened = opening
+                        refusal = delta.refusal if isinstance(delta, d.CallStart) else None
+                        open_call, delta = _Call(start, refusal), opened
                         calls.append(open_call)
                     elif isinstance(delta, d.CallStart) and delta.kind == APPROVAL:
                         open_call = _Call(delta)
@@ -389,7 +431,7 @@ class ToolCallingTurn(TurnWrapper):
             yield waiting
             return
         self._calls.end_output()
-        work_list = [self._calls.run(call.start, call.arguments) for call in calls]
+        work_list = [self._calls.run(call.start, call.arguments, call.refusal) for call in calls]
         starts = [*self._starts_of(calls, waiting)]
         # Its events are stored before any call runs, and that the calls start with them.
         yield starts[0]
@@ -420,7 +462,8 @@ def _is_cut(delta: d.Delta) -> bool:
 class _Call:
     """A call as the model writes it; its result follows `end_position` in the waiting deltas."""
 
-    def __init__(self, start: d.CallStart) -> None:
+    def __init__(self, start: d.CallStart, refusal: str | None = None) -> None:
         self.start = start
+        self.refusal = refusal
         self.arguments = ""
         self.end_position: int | None = None

@@ -24,6 +24,7 @@ from collections.abc import (
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.application.ports import (
     Json,
@@ -41,6 +42,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.offers import mcp
+from antiphon.domain.responses.guards import Refuse
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool, parse_arguments
 
@@ -194,11 +196,13 @@ class McpTurn(ModelTurn):
         self._calls = calls
         self._unlisted = unlisted
         self._approved_calls = approved_calls
+        self._refusals: Mapping[str, str] = {}
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         current = _from_json(await self._calls.recall(self._list_current))
         # A run that goes on elsewhere asks again, and gets the same answer.
         used = await self._use_approvals(current)
+        self._approved_calls, self._refusals = await self._check_calls()
         openings, work_list = zip(*self._items(current, used), strict=True)
         # Yielded before anything is called: a run that has shown nothing may start over.
         yield openings[0]
@@ -209,6 +213,21 @@ class McpTurn(ModelTurn):
                 if next_opening is not None:
                     yield next_opening
         yield [d.TurnEnd("stop", TurnUsage())]
+
+    async def _check_calls(self) -> tuple[Sequence[mcp.AnsweredCall], Mapping[str, str]]:
+        """Return the approved calls as guards let them pass, and why some are refused."""
+        calls: list[mcp.AnsweredCall] = []
+        refusals: dict[str, str] = {}
+        for approved in self._approved_calls:
+            request = approved.request
+            answer = await self._calls.check(_start_of(request), request.arguments)
+            if isinstance(answer, Refuse):
+                refusals[str(request.id)] = answer.message
+                answer = "{}"
+            if answer != request.arguments:
+                request = replace(request, arguments=answer)
+            calls.append(replace(approved, request=request))
+        return calls, refusals
 
     async def _list_current(self) -> Json:
         listed = await self._sessions.listings(
@@ -277,8 +296,8 @@ class McpTurn(ModelTurn):
         return mcp.approval_key(self._sessions.server(label), tool) if tool is not None else None
 
     def _call(self, request: i.McpApprovalRequest, listed: Listed | None, *, is_used: bool) -> Work:
-        start = d.CallStart(request.name, namespace=request.server_label, kind="mcp")
-        reason = None
+        start = _start_of(request)
+        reason = self._refusals.get(str(request.id))
         if is_used:
             reason = (
                 "This approval was used in another response already: the call is not run again."
@@ -309,6 +328,10 @@ def _from_json(listed: Json) -> ListedByLabel:
         else msgspec.convert(each, mcp.Listing)
         for label, each in listed.items()
     }
+
+
+def _start_of(request: i.McpApprovalRequest) -> d.CallStart:
+    return d.CallStart(request.name, namespace=request.server_label, kind="mcp")
 
 
 def _open_listing(label: str) -> list[d.Delta]:

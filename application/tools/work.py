@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 
 import msgspec
@@ -25,6 +25,9 @@ WorkOutput = AsyncGenerator[Sequence[d.Delta]]
 may follow."""
 
 
+CheckOutput = Callable[[Sequence[Sequence[d.Delta]]], Awaitable[Sequence[Sequence[d.Delta]]]]
+
+
 class WorkReport(Struct, frozen=True, kw_only=True):
     """How work ended, what it took, and how many bytes of JSON it returned."""
 
@@ -38,7 +41,8 @@ class Work(Struct, frozen=True):
 
     If it fails, `refuse` returns the deltas to send instead of its output, or `abort` the ones to
     send after it. Both take the reason. `on_end` is called once, however it ends. `is_known`: the
-    output was returned on another server already, so it is not refused here.
+    output was returned on another server already, so it is not refused here. `guard`, if set,
+    gets the whole output before anybody sees it, and returns what may be seen.
     """
 
     output: WorkOutput
@@ -47,6 +51,7 @@ class Work(Struct, frozen=True):
     slot: AbstractAsyncContextManager[object] = nullcontext()
     on_end: Callable[[WorkReport], None] | None = None
     is_known: bool = False
+    guard: CheckOutput | None = None
 
 
 def to_finished_work(
@@ -135,6 +140,7 @@ class RunningWork:
             self._is_refused = True
             return self._outputs.refusal
         draw_on(self._call_output.read)
+        held: list[Sequence[d.Delta]] = []
         try:
             async with aclosing(self._work.output) as batches:
                 async for batch in batches:
@@ -146,10 +152,19 @@ class RunningWork:
                         refusal = await self._call_output.keep(encoded)
                         if refusal is not None:
                             return refusal
-                    self._has_output = True
-                    self._has_failed |= any(map(_has_failed, batch))
-                    self._batches.put_nowait(batch)
+                    if self._work.guard is None:
+                        self._put(batch)
+                    else:
+                        held.append(batch)
+            if self._work.guard is not None:
+                for batch in await self._work.guard(held):
+                    self._put(batch)
         except (Exception, SystemExit):  # whatever a tool raises: no tool ends the server
             logger.exception("a tool call failed")
             return INTERNAL_ERROR
         return None
+
+    def _put(self, batch: Sequence[d.Delta]) -> None:
+        self._has_output = True
+        self._has_failed |= any(map(_has_failed, batch))
+        self._batches.put_nowait(batch)

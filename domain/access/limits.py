@@ -78,7 +78,10 @@ TIERS: tuple[Tier, ...] = ("flex", "default", "priority")
 """The service tiers, lowest first."""
 
 MAX_NAMES = 100
-"""How many models, tools or hosts a key may list."""
+"""How many models, tools, hosts or guards a key may list."""
+
+NO_GUARDS = "none"
+"""What a key lists as its guards if no guard applies to it."""
 
 MAX_AMOUNT = 10**15
 Amount = Annotated[int, Meta(ge=1, le=MAX_AMOUNT)]
@@ -92,6 +95,7 @@ class KeyPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `limits`: the highest amount of each kind. An empty tuple of `models`, `tools` or `hosts` allows
     all: a model is allowed by any of its names, a tool by its type, a host with its subdomains.
+    `guards` names the guards that apply; all do if it is empty, and none if it is `none`.
     `service_tier`: the highest one that requests get. `expires_at`: in seconds since the epoch.
     """
 
@@ -99,6 +103,7 @@ class KeyPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     models: Names = ()
     tools: Names = ()
     hosts: Names = ()
+    guards: Names = ()
     scopes: tuple[Scope, ...] = SCOPES
     service_tier: Tier = "default"
     expires_at: int | None = None

@@ -12,15 +12,18 @@ from typing import Literal
 from msgspec import Struct
 
 from antiphon.domain.responses.cache_diagnostics import PromptComparison
+from antiphon.domain.responses.guards import GuardPlace, VerdictName
 from antiphon.domain.vocabulary.repairs import Repair
 
 CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
 """`refused`: this server did not run the call. `canceled`: the response ended before it did."""
 
-TurnKind = Literal["answer", "tools", "tool_search", "compaction", "warm_up", "budget", "agents"]
+TurnKind = Literal[
+    "answer", "tools", "tool_search", "compaction", "warm_up", "budget", "agents", "guard"
+]
 """The purpose of a turn. `tools`: MCP servers are asked before the model's first answer. `budget`:
 the response ends because the turns before used a whole budget. `agents`: sub-agents still worked
-when the model had ended."""
+when the model had ended. `guard`: a guard has refused what was asked, and no model runs."""
 
 MODEL_TURNS: frozenset[TurnKind] = frozenset({"answer", "compaction", "warm_up"})
 """Kinds of turns in which a model runs."""
@@ -46,6 +49,16 @@ class ToolCallMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     result: CallResult | None = None
     output_bytes: int = 0
+
+
+class GuardMetrics(Struct, frozen=True, kw_only=True):
+    """How often a guard gave a verdict at a place, and how long that took in all."""
+
+    guard: str
+    place: GuardPlace
+    verdict: VerdictName
+    count: int
+    seconds: float
 
 
 class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,7 +130,8 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     its prompt with another response's. `store_seconds` is what its writes to the store took before
     the last one, and `store_failures` how many of them failed. `agent` is the name of the agent
     that the response is of, if there are several, and `parent_response_id` the response that
-    started it. `agents` are the responses of the sub-agents that this one has started.
+    started it. `agents` are the responses of the sub-agents that this one has started. `guards`
+    counts the verdicts of guards.
     """
 
     key_id: str = ""
@@ -143,3 +157,4 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: str = ""
     parent_response_id: str = ""
     agents: tuple[AgentMetrics, ...] = ()
+    guards: tuple[GuardMetrics, ...] = ()

@@ -51,6 +51,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.ServerOverloaded: 503,
     er.ServerShuttingDown: 503,
     er.ServerUnreachable: 503,
+    er.GuardFailed: 503,
     er.IdempotencyKeyInUse: 503,
     er.EmbeddingsRefused: 400,
     er.EmbeddingsError: 503,

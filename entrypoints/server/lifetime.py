@@ -101,6 +101,7 @@ async def running_app(ports: Container, process: Process) -> AsyncIterator[App]:
         await _run(stack, sweep_vector_stores.run_every(settings.sweep_s))
         if (audit_log := ports.audit_log()) is not None:
             await _start(stack, audit_log)
+        await _start_if_any(stack, ports.guards())
         if (tool_servers := ports.tool_servers()) is not None:
             stack.push_async_callback(tool_servers.aclose)
         await _start_if_any(stack, ports.sandboxes())

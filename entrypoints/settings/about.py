@@ -29,6 +29,7 @@ CODE = "Code interpreter and shell"
 WEB = "Web search"
 FILE_SEARCH = "File search"
 IMAGES = "Image generation"
+GUARDS = "Guards"
 SCRIPTED = "Scripted engine"
 
 GROUPS = (
@@ -55,6 +56,7 @@ GROUPS = (
     OUTGOING,
     FILE_SEARCH,
     IMAGES,
+    GUARDS,
     SCRIPTED,
 )
 """In the order in which help and documentation show them."""

@@ -15,6 +15,7 @@ from antiphon.entrypoints.settings.about import (
     WEB,
     about,
 )
+from antiphon.entrypoints.settings.guards import GuardList
 from antiphon.entrypoints.settings.options import OWN_CLASS, OwnOptions
 from antiphon.entrypoints.settings.storage import StorageSettings
 
@@ -120,5 +121,7 @@ class AdapterSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown
             shown_default="none",
         ),
     ] = None
+
+    guard: GuardList = ()
 
     options: OwnOptions = OwnOptions()

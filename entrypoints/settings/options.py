@@ -27,8 +27,13 @@ OWN_CLASSES: Mapping[str, str] = {
     "prompt_templates": "The prompt templates",
     "audit_log": "The audit log",
     "tool": "The tool server",
+    "guard": "The guard",
 }
 """The settings that can name a class, and how messages begin that speak of it."""
+
+
+LISTS: Mapping[str, str] = {"tool": "tool servers", "guard": "guards"}
+"""Those that can name several classes, each with a label, and what these are."""
 
 
 def is_own_class(value: object) -> bool:
@@ -41,7 +46,7 @@ def is_own_class(value: object) -> bool:
 
 
 class OwnOptions(Struct, frozen=True):
-    """The options of each class by its setting; those of tool servers by their label, too."""
+    """The options of each class by its setting; those of `LISTS` by their label, too."""
 
     tables: Mapping[str, Mapping[str, Any]] = {}
 
@@ -71,8 +76,9 @@ def _paths_of(tables: Any) -> Iterator[tuple[str, Any]]:
     yield "options", tables
     for setting, table in tables.items():
         yield f"options.{setting}", table
-    for label, table in tables.get("tool", {}).items():
-        yield f"options.tool.{label}", table
+    for setting in LISTS:
+        for label, table in tables.get(setting, {}).items():
+            yield f"options.{setting}.{label}", table
 
 
 def _choices() -> str:
@@ -83,10 +89,10 @@ def _choices() -> str:
 def check_used(options: OwnOptions, values: Mapping[str, Any]) -> None:
     """Raises: SettingsError for options of a setting that names no class.
 
-    Those of tool servers are checked with their labels, which only the classes may know.
+    Those of `LISTS` are checked with their labels, which only the classes may know.
     """
     for setting in options.tables:
-        if setting != "tool" and not is_own_class(values[setting]):
+        if setting not in LISTS and not is_own_class(values[setting]):
             raise SettingsError(
                 f"The table [options.{setting}] is for a class of your own, but {setting} names "
                 "none: set it to package.module:Class, or remove the table."

@@ -27,6 +27,7 @@ from antiphon.application.ports import (
     EngineRequest,
     EventBatches,
     Fetcher,
+    Guard,
     Json,
     Prompt,
     Step,
@@ -36,6 +37,7 @@ from antiphon.application.ports import (
     ToolSession,
     Vectors,
 )
+from antiphon.domain.responses.guards import GuardQuestion, Pass, Verdict
 
 
 class Options(Struct, kw_only=True):
@@ -99,6 +101,14 @@ class WordEmbeddings(Embeddings):
 class Tiles(ScriptedImageGenerator):
     def __init__(self, model: str, options: Options) -> None:
         self.model, self.options = model, options
+
+
+class Watch(Guard):
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    async def check(self, asked: GuardQuestion) -> Verdict:
+        return Pass()
 
 
 class Boxes(ToySandboxes):

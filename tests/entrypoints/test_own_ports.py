@@ -21,7 +21,7 @@ from antiphon.application import ports
 from antiphon.application.ports import DomainFilter
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.settings.options import OWN_CLASSES
+from antiphon.entrypoints.settings.options import LISTS, OWN_CLASSES
 
 ROOT = Path(__file__).parents[2]
 OWN = "tests.entrypoints.own_adapters"
@@ -49,6 +49,7 @@ PORTS = {
     "prompt_templates": Port("Prompts", "prompts", ports.PromptTemplates),
     "audit_log": Port("Audit", "audit_log", ports.AuditLog),
     "tool": Port("Tools", "tool_servers", ports.ToolServer),
+    "guard": Port("Watch", "guards", ports.Guard),
 }
 METHODS = [
     (setting, port, method)
@@ -96,17 +97,19 @@ def refusal(container: Callable[..., Container]) -> Callable[..., str]:
 
 def value_of(setting: str, name: str) -> Any:
     path = f"{OWN}:{name}"
-    return [f"mine={path}"] if setting == "tool" else path
+    return [f"mine={path}"] if setting in LISTS else path
 
 
 def table(setting: str) -> str:
-    return "options.tool.mine" if setting == "tool" else f"options.{setting}"
+    return f"options.{setting}.mine" if setting in LISTS else f"options.{setting}"
 
 
 def options_of(setting: str, port: Any) -> Options:
     """Return the options of the class, behind what of ours surrounds it."""
     if setting == "tool":
         port = port._servers["mine"].server._server
+    if setting == "guard":
+        port = port.guards[0].guard
     if setting == "web_search":
         port = port._service
     options: Options = port.options
@@ -182,7 +185,7 @@ def test_a_class_that_lacks_one_method_of_its_port_is_refused_with_its_name(
     own(class_without(method, port))
     path = f"{own.module}:Mine"
     what = f"{OWN_CLASSES[setting]} '{path}'"
-    value = [f"mine={path}"] if setting == "tool" else path
+    value = [f"mine={path}"] if setting in LISTS else path
     if method != "build_request":  # by which the server knows a SearchService
         assert refusal(setting, **{setting: value, **also}) == (
             f"{what} does not implement {port.__name__}: it has no {method}."
@@ -258,7 +261,7 @@ def test_the_error_of_a_constructor_shows_no_option(
             "[options.xyz]",
             "options.xyz in FILE is for no setting that can name a class; it is store, "
             "file_store, vector_stores, event_log, embedding_engine, web_search, "
-            "image_generator, sandboxes, prompt_templates, audit_log or tool.",
+            "image_generator, sandboxes, prompt_templates, audit_log, tool or guard.",
         ),
         (f"options = '{SECRET}'", "options in FILE must be a table: [options]."),
         (f"options.store = '{SECRET}'", "options.store in FILE must be a table: [options.store]."),

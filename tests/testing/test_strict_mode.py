@@ -188,6 +188,18 @@ EXAMPLES = (
         """,
     ),
     Example(
+        "guards",
+        "GuardContract",
+        """
+        from antiphon.application.ports import Guard
+        from antiphon.domain.responses.guards import Pass, Refuse
+
+        class MyGuard(Guard):
+            async def check(self, asked):
+                return Refuse() if "Abracadabra" in asked.text else Pass()
+        """,
+    ),
+    Example(
         "images",
         "ImageGeneratorContract",
         "from antiphon.adapters.engines.scripted.images import ScriptedImageGenerator as MyImages",

@@ -1,0 +1,1 @@
+"""Guards of requests, calls, results and outputs."""

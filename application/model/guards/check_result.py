@@ -1,0 +1,46 @@
+"""Ask guards about the result of a tool's call, before a reader or a model sees any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from antiphon.application.model.guards.ask_guards import STOPPED, ResponseGuards
+from antiphon.application.model.guards.texts import texts_in, with_texts
+from antiphon.domain import deltas as d
+from antiphon.domain.errors import GuardFailed
+from antiphon.domain.responses.guards import Refuse, Stop
+from antiphon.domain.responses.traces import from_traced, to_traced
+
+Batches = Sequence[Sequence[d.Delta]]
+
+
+async def check_result(
+    guards: ResponseGuards,
+    tool: str,
+    refuse: Callable[[str], Sequence[d.Delta]],
+    batches: Batches,
+) -> Batches:
+    """Return the output of a call as it may pass, or what `refuse` returns for the reason.
+
+    A guard that fails refuses it. If one stops it, the response ends after this turn.
+    """
+    values = [[to_traced(delta) for delta in batch] for batch in batches]
+    texts = [text for batch in values for _, fields in batch for text in texts_in(fields)]
+    if not texts:
+        return batches
+    try:
+        answer = await guards.ask_about_all(texts, "tool_result", tool=tool)
+    except GuardFailed as failure:
+        return [refuse(failure.message)]
+    if isinstance(answer, Stop):
+        guards.has_stopped = True
+        return [refuse(STOPPED)]
+    if isinstance(answer, Refuse):
+        return [refuse(answer.message)]
+    if list(answer) == texts:
+        return batches
+    others = iter(answer)
+    return [
+        [from_traced((name, with_texts(fields, others))) for name, fields in batch]
+        for batch in values
+    ]
