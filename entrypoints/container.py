@@ -93,5 +93,5 @@ class Container(containers.DeclarativeContainer):
     programs = Singleton(code.programs, settings)
     web = Singleton(web_search.web, settings, Singleton(fetching.url_policy, settings), read_pdf)
     image_generator = Singleton(images.image_generator, settings)
-    guards = Singleton(guards.guards, settings, audit_log)
+    guards = Singleton(guards.guards, settings, audit_log, models.provider)
     ended_runs = Singleton(telemetry.ended_runs, traces, prometheus, settings, tool_servers)

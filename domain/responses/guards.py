@@ -13,6 +13,9 @@ from msgspec import Struct
 GuardPlace = Literal["input", "tool_call", "tool_result", "output"]
 PLACES: tuple[GuardPlace, ...] = get_args(GuardPlace)
 
+OVERLAP_CHARS = 256
+"""What two pieces of a text have in common: no word or sentence is lost between them."""
+
 MAX_MESSAGE_CHARS = 4096
 """The longest message of a refusal: a longer one is cut."""
 
@@ -84,6 +87,17 @@ class GuardQuestion(Struct, frozen=True, kw_only=True):
         'bananas'
         """
         return self.text[self.start :]
+
+    def pieces(self, max_chars: int) -> list[str]:
+        """Return the new part of the text, and some of what is before it, in pieces that overlap.
+
+        >>> [len(piece) for piece in GuardQuestion(place="input", text="x" * 1000).pieces(600)]
+        [600, 600, 312]
+        """
+        first = max(0, self.start - OVERLAP_CHARS)
+        step = max(1, max_chars - OVERLAP_CHARS)
+        starts = range(first, max(first + 1, len(self.text) - OVERLAP_CHARS), step)
+        return [self.text[start : start + max_chars] for start in starts]
 
 
 def rest_of(replacement: str, text: str, start: int) -> str:

@@ -28,7 +28,7 @@ from antiphon.entrypoints.settings.about import (
     about,
 )
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
-from antiphon.entrypoints.settings.guards import GuardSettings
+from antiphon.entrypoints.settings.guards import GuardSettings, ModerationSettings
 from antiphon.entrypoints.settings.models import ModelTable
 from antiphon.entrypoints.settings.options import OWN_CLASSES, check_used
 from antiphon.entrypoints.settings.outgoing import Outgoing
@@ -506,6 +506,7 @@ class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fiel
     embeddings: EmbeddingEngine = EmbeddingEngine()
     images: ImageSettings = ImageSettings()
     guards: GuardSettings = GuardSettings()
+    moderation: ModerationSettings = ModerationSettings()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
