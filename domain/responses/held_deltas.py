@@ -175,12 +175,14 @@ class HeldDeltas:
         first = segment.deltas[0]
         if segment.call is not None:
             segment.deltas = deque([segment.call, d.ArgumentsDelta(text)])
-        elif isinstance(first, d.TextDelta) and text:
-            segment.deltas = deque([replace(first, text=text, logprobs=())])
-        elif isinstance(first, _Text) and text:
-            segment.deltas = deque([replace(first, text=text)])
-        else:
-            segment.deltas.clear()
+            return
+        segment.deltas.clear()
+        if isinstance(first, _Text):
+            whole = replace(first, logprobs=()) if isinstance(first, d.TextDelta) else first
+            # In two, so that what is before the window need not wait for it.
+            end = max(0, len(text) - (self._window or 0))
+            parts = (text[:end], text[end:])
+            segment.deltas += [replace(whole, text=part) for part in parts if part]
 
     def refuse_call(self, segment: HeldSegment, reason: str) -> None:
         """Let this call be one that does not run, without the arguments that it had."""

@@ -190,6 +190,18 @@ def test_text_goes_on_as_soon_as_guards_have_seen_the_window_after_it() -> None:
     assert shown == ["", "", "", "", "", "", "", "0123", "", "", "456789"]
 
 
+@given(st.lists(st.sampled_from(["abba", "ab", " "]), max_size=60), st.integers(0, 12))
+def test_a_text_with_many_words_goes_on_window_by_window(pieces: list[str], window: int) -> None:
+    turn, _ = guarded(
+        Words("mask"), [*([d.TextDelta(each)] for each in pieces), [END]], window=window
+    )
+    written = shown = 0
+    for batch, piece in zip(read(turn), [*pieces, ""], strict=True):
+        shown += sum(len(each.text) for each in batch if isinstance(each, d.TextDelta))
+        written += len(piece)
+        assert written - shown <= 2 * max(1, window) + len("abba")
+
+
 def test_a_guard_is_asked_once_for_each_window() -> None:
     guard = Words()
     pieces = [[d.TextDelta("word ")] for _ in range(100)]
