@@ -257,6 +257,14 @@ def _policy_options(command: Command) -> Command:
                 "files and MCP servers. Repeat the option to allow several, or all.",
             ),
             click.option(
+                "--guard",
+                "guards",
+                metavar="NAME",
+                multiple=True,
+                help="Ask only this guard about requests with the key, and about what follows. "
+                "Repeat the option for several; none asks no guard, and all asks all.",
+            ),
+            click.option(
                 "--scope",
                 "scopes",
                 type=click.Choice(["read", "write", "metrics", "all"]),
@@ -293,7 +301,13 @@ def _split_policy(options: dict[str, Any]) -> PolicyOptions:
 def _describe(policy: KeyPolicy) -> str:
     """Return what a key may do, in one line; "" for full access."""
     parts = [f"{name}={limit}" for name, limit in policy.limits.items()]
-    for name, values in (("model", policy.models), ("tool", policy.tools), ("host", policy.hosts)):
+    lists = {
+        "model": policy.models,
+        "tool": policy.tools,
+        "host": policy.hosts,
+        "guard": policy.guards,
+    }
+    for name, values in lists.items():
         parts += [f"{name}={value}" for value in values]
     if set(policy.scopes) != set(SCOPES):
         parts += [f"scope={scope}" for scope in policy.scopes]

@@ -203,6 +203,7 @@ def _to_api_key(entry: KeyEntry) -> ApiKey:
         models=entry.models,
         tools=entry.tools,
         hosts=tuple(map(parse_host, entry.hosts)),
+        guards=entry.guards,
         scopes=entry.scopes,
         service_tier=entry.service_tier,
         expires_at=expires_at,

@@ -49,6 +49,7 @@ class PolicyOptions(Struct, frozen=True, kw_only=True):
     models: Sequence[str] = ()
     tools: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    guards: Sequence[str] = ()
     scopes: Sequence[str] = ()
     service_tier: str | None = None
     expires: str | None = None
@@ -59,7 +60,7 @@ class PolicyOptions(Struct, frozen=True, kw_only=True):
         changed = {
             **msgspec.to_builtins(policy),
             "limits": {name: limit for name, limit in limits.items() if limit is not None},
-            **_lists(models=self.models, tools=self.tools, scopes=self.scopes),
+            **_lists(models=self.models, tools=self.tools, guards=self.guards, scopes=self.scopes),
         }
         if hosts := _lists(hosts=self.hosts):
             changed["hosts"] = tuple(map(parse_host, hosts["hosts"]))

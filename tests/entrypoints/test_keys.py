@@ -134,12 +134,15 @@ def test_a_running_server_accepts_keys_that_are_created_meanwhile(
 def test_a_limit_is_created_listed_changed_and_removed(shell: Shell) -> None:
     options = ["--limit", "requests/min=60", "--limit", "tokens/day=1M", "--limit", "runs=4"]
     options += ["--model", "m", "--tool", "mcp", "--host", "*.example.org", "--scope", "read"]
+    options += ["--guard", "words"]
     _, key_id = shell.create_key("--name", "a", *options)
-    rights = "model=m tool=mcp host=example.org scope=read"
+    rights = "model=m tool=mcp host=example.org guard=words scope=read"
     limits = "requests/min=60 tokens/day=1000000 runs=4"
     assert shell.list_keys()[0][5] == f"{limits} {rights}"
     changes = ["--limit", "requests/min=10", "--limit", "tokens/day=none", "--scope", "all"]
-    changed = shell("keys", "update", key_id, *changes, "--model", "all", "--tier", "flex")
+    changed = shell(
+        "keys", "update", key_id, *changes, "--model", "all", "--tier", "flex", "--guard", "all"
+    )
     assert changed.returncode == 0, changed.stderr
     assert shell.list_keys()[0][5] == ("requests/min=10 runs=4 tool=mcp host=example.org tier=flex")
     shell("keys", "update", key_id, "--expires", "30d")
