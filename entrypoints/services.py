@@ -359,7 +359,13 @@ def build_responses(
         count=CountTokens(runs.expand_prompt, runs.prepare_turn, bounds.limits),
         compact=CompactConversation(create, new_id=new_id),
         decide=Decide(
-            ports.models(), runs.prepare_turn, bounds.limits, admit, runs.active, new_id=new_id
+            ports.models(),
+            runs.prepare_turn,
+            bounds.limits,
+            admit,
+            runs.active,
+            new_id=new_id,
+            guards=ports.guards(),
         ),
         embed=MakeEmbeddings(
             ports.embeddings(),

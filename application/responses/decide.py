@@ -10,18 +10,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.input.submission import ClientLeft, Submission
+from antiphon.application.model.guards.ask_guards import STOPPED, Guards
 from antiphon.application.model.models import Models
 from antiphon.application.ports import Model, NewId, Turn, Weights
 from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.responses.admission import Admission
 from antiphon.application.runs.active_runs import ActiveRuns
-from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
+from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn, prepare_guarded
 from antiphon.application.support.tasks import all_of
+from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.request_context import RequestContext
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.access.limits import LimitState
 from antiphon.domain.errors import RequestError
 from antiphon.domain.requests import decisions as d
+from antiphon.domain.responses.guards import Refuse
 from antiphon.domain.responses.usage import TurnUsage
 
 NO_REASONING = "none"
@@ -59,6 +62,7 @@ class Decide:
         runs: ActiveRuns,
         *,
         new_id: NewId,
+        guards: Guards | None = None,
     ) -> None:
         self._models = models
         self._prepare_turn = prepare_turn
@@ -66,6 +70,7 @@ class Decide:
         self._admission = admission
         self._runs = runs
         self._new_id = new_id
+        self._guards = guards or Guards()
 
     async def __call__(self, request: DecisionRequest) -> MadeDecision:
         """Answer all questions, or none.
@@ -83,7 +88,7 @@ class Decide:
                 model = self._models.allowed_by(caller.policy).get(decision.model)
                 options = [len(d.options_of(question)) for question in decision.questions]
                 labels = await model.labels(max(options))
-                prepared = await self._prepare(request, labels)
+                prepared = await self._prepare(request, request_id, labels)
                 turns = list(_turns(prepared, len(options)))
                 # The other prompts differ from it by no more than their questions do.
                 tokens = await model.count(turns[0])
@@ -105,16 +110,28 @@ class Decide:
             rate_limits=reservation.states,
         )
 
-    async def _prepare(self, request: DecisionRequest, labels: Sequence[str]) -> PreparedTurn:
-        return await self._prepare_turn(
-            Submission(
-                caller=request.caller,
-                request=d.request_of(request.decision, labels),
-                context=request.context,
-                strict=request.strict,
-                ignored=request.ignored,
-            )
+    async def _prepare(
+        self, request: DecisionRequest, request_id: str, labels: Sequence[str]
+    ) -> PreparedTurn:
+        """Return the turn with all questions. Raises: RequestError, also if guards refuse it."""
+        submission = Submission(
+            caller=request.caller,
+            request=d.request_of(request.decision, labels),
+            context=request.context,
+            strict=request.strict,
+            ignored=request.ignored,
         )
+        guards = self._guards.open(
+            request.caller,
+            response_id=request_id,
+            model=request.decision.model,
+            recorder=RunRecorder(),
+        )
+        submission, prepared = await prepare_guarded(self._prepare_turn, submission, guards)
+        if (refused := submission.refused) is not None:
+            message = refused.message if isinstance(refused, Refuse) else STOPPED
+            raise RequestError(message, param="input", code="content_filter")
+        return prepared
 
 
 def _turns(prepared: PreparedTurn, questions: int) -> Iterator[Turn]:

@@ -42,7 +42,7 @@ async def check_input(submission: Submission, guards: ResponseGuards | None) -> 
     if request.raw_prompt is not None and request.raw_prompt.tokens is not None:
         raise RequestError(
             "This server's guards read text: send the prompt as a text, not as tokens.",
-            param="raw_prompt.tokens",
+            param="raw_prompt",
         )
     size = TEXT_COST * len(submission.body or b"")
     values = await run_in_thread(size, _values_of, request)

@@ -178,3 +178,52 @@ def test_an_approved_call(servers: dict[str, httpx.Client], verdict: str, model:
     assert WORD not in json.dumps(response["output"])
     [call] = [item for item in response["output"] if item["type"] == "mcp_call"]
     assert call["output"] == ("*****" if verdict == "mask" else None)
+
+
+def test_the_input_of_a_decision(
+    servers: dict[str, httpx.Client], verdict: str, model: str
+) -> None:
+    question = {"type": "predicate", "instructions": "It is magic."}
+    body = {"model": model, "input": SAID, "questions": [question]}
+    answer = servers["input"].post("/decisions", json=body)
+    if verdict == "mask":
+        assert answer.status_code == 200, answer.text
+        return
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("input", "content_filter")
+    assert error["message"] == (
+        MESSAGE if verdict == "refuse" else "This was stopped by a guard of the server."
+    )
+
+
+def test_a_prompt_of_tokens_is_refused_since_no_guard_can_read_it(
+    servers: dict[str, httpx.Client], model: str
+) -> None:
+    body = {"model": model, "prompt": [1, 2, 3], "max_tokens": 5}
+    answer = servers["input"].post("/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    assert "send the prompt as a text" in answer.json()["error"]["message"]
+    assert servers["output"].post("/completions", json=body).status_code == 200
+
+
+def test_the_text_of_a_file(servers: dict[str, httpx.Client], verdict: str, model: str) -> None:
+    http = servers["input"]
+    files = {"file": ("notes.txt", SAID.encode())}
+    uploaded = http.post("/files", files=files, data={"purpose": "user_data"}).json()
+    content = [
+        {"type": "input_file", "file_id": uploaded["id"]},
+        {"type": "input_text", "text": script({"say": "Well."})},
+    ]
+    response = create(http, model=model, input=[{"role": "user", "content": content}])
+    check_end(response, verdict)
+    assert text_of(response) == ("Well." if verdict == "mask" else "")
+
+
+def test_a_warm_up_reads_nothing_that_is_refused(
+    servers: dict[str, httpx.Client], verdict: str, model: str
+) -> None:
+    response = create(servers["input"], model=model, input=SAID, generate=False)
+    if verdict != "mask":
+        assert response["usage"]["input_tokens"] == 0
