@@ -21,7 +21,7 @@ decision. If you are new to the code, start with 1 to 6.
 """
 THEMES: Mapping[str, tuple[int, ...]] = {
     "Architecture": (1, 5, 6, 13, 27, 68, 91, 135, 144, 145),
-    "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56),
+    "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56, 153),
     "Models, prompts and formats": (
         *(9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132, 142, 143, 149),
     ),

@@ -113,8 +113,11 @@ class PrepareResponse:
         if is_durable and body and self._can_resume:
             recorder.progress = RunProgress()
         guards = self._plan_turns.open_guards(submission, recorder)
-        submission, turn = await prepare_guarded(self._prepare_turn, submission, guards)
-        request = submission.request
+        if guards is None:
+            turn = await self._prepare_turn(submission)
+        else:
+            submission, turn = await prepare_guarded(self._prepare_turn, submission, guards)
+            request = submission.request
         recorder.digest_prompt(
             salt=digest_of_salt(request, turn.turn), extras=digest_of_extras(request)
         )
@@ -131,7 +134,7 @@ class PrepareResponse:
         )
         if response.store:
             recorder.preview = preview_of_input([entry.item for entry in turn.input])
-        turns = await self._plan_turns(submission, turn, recorder)
+        turns = await self._plan_turns(submission, turn, recorder, guards=guards)
         charge = None
         if reservation is not None:
             # The very turn that starts: a model need not render a prompt again that it has counted.

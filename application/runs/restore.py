@@ -262,7 +262,9 @@ class RestoreRun:
         submission, prepared = await _wait_for_model(
             lambda: retry(prepare, self._retry_s), is_stopping
         )
-        turns = await self._plan_turns(submission, prepared, recorder, epoch=lease.epoch)
+        turns = await self._plan_turns(
+            submission, prepared, recorder, guards=guards, epoch=lease.epoch
+        )
         await _wait_for_model(turns.start, is_stopping)
         return turns
 

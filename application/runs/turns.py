@@ -355,7 +355,8 @@ class Turns:
         has_calls = bool(self._plan.mcp_servers or self._plan.tool_callers)
         if has_calls and self._calls.cite_functions:
             admitted = CitingTurn(admitted, self._calls.cite_functions)
-        admitted = self._guard(admitted)
+        if self._plan.guards is not None:
+            admitted = self._guard(admitted)
         if has_calls:
             admitted = ToolCallingTurn(admitted, self._calls)
         if self._plan.summary is None:
@@ -471,11 +472,13 @@ class PlanTurns:
         self._traces = None if traces is None or traces.keep == "off" else traces
         self._diagnose = diagnose
         self._tool_room = tool_room or ToolRoom(BytesInWork())
-        self._guards = guards or Guards()
+        self._guards = guards if guards is not None and guards.guards else None
 
     def open_guards(self, submission: Submission, recorder: RunRecorder) -> ResponseGuards | None:
         """Return the guards of a response, None if it has none. Raises: GuardFailed."""
-        return self._guards.open(
+        if self._guards is None and not submission.caller.policy.guards:
+            return None
+        return (self._guards or Guards()).open(
             submission.caller,
             response_id=submission.response_id,
             model=submission.request.model or "",
@@ -488,6 +491,7 @@ class PlanTurns:
         prepared: PreparedTurn,
         recorder: RunRecorder,
         *,
+        guards: ResponseGuards | None,
         epoch: int | None = None,
     ) -> Turns:
         """Return the turns; `epoch` is the run's, if it goes on after another server's.
@@ -504,7 +508,7 @@ class PlanTurns:
         if diagnose is not None and not prepared.turn.trace_steps:  # the transcript has the tokens
             prepared = replace(prepared, turn=replace(prepared.turn, trace_steps=1))
         plan = replace(await plan_of(submission, prepared), programs=self._programs)
-        if (guards := self.open_guards(submission, recorder)) is not None:
+        if guards is not None:
             plan = replace(plan, guards=guards)
         if diagnose is not None:
             compare = partial(diagnose, submission, prepared, compacts=plan.compacts)

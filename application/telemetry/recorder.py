@@ -211,8 +211,6 @@ class RunRecorder:
 
     @property
     def _guards(self) -> tuple[GuardMetrics, ...]:
-        if not self._verdicts:
-            return ()
         return tuple(
             [
                 GuardMetrics(
@@ -274,7 +272,7 @@ class RunRecorder:
             phase=self.phase,
             store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
-            guards=self._guards,
+            guards=self._guards if self._verdicts else (),
         )
         if self._turn is None or not self._turn.is_admitted:
             return metrics
@@ -294,7 +292,7 @@ class RunRecorder:
             ended_at=self._now(),
             store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
-            guards=self._guards,
+            guards=self._guards if self._verdicts else (),
         )
         return self.recorded(response)
 
