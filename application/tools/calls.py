@@ -224,7 +224,7 @@ class ToolCalls:
         output = self._call_if_reachable(caller, start, arguments, record, call)
         work = Work(output, refuse, caller.abort, self._slots, record.end, is_known)
         if self._guards is not None and self._guards.ask_at("tool_result"):
-            work = replace(work, guard=partial(check_result, self._guards, start.name, refuse))
+            work = replace(work, guard=partial(check_result, self._guards, start, refuse))
         return work if call is None else _record_progress(work, call)
 
     def _open(self, caller: ToolCaller, delta: d.CallStart) -> d.Delta:

@@ -11,12 +11,15 @@ from antiphon.domain.errors import GuardFailed
 from antiphon.domain.responses.guards import Refuse, Stop
 from antiphon.domain.responses.traces import from_traced, to_traced
 
+NOT_TEXT_OF = {"image_generation": frozenset({"result"})}
+"""Fields of results that are no text, by the kind of the call: here, the image."""
+
 Batches = Sequence[Sequence[d.Delta]]
 
 
 async def check_result(
     guards: ResponseGuards,
-    tool: str,
+    call: d.CallStart,
     refuse: Callable[[str], Sequence[d.Delta]],
     batches: Batches,
 ) -> Batches:
@@ -24,12 +27,13 @@ async def check_result(
 
     A guard that fails refuses it. If one stops it, the response ends after this turn.
     """
+    not_text = NOT_TEXT_OF.get(call.kind, frozenset())
     values = [[to_traced(delta) for delta in batch] for batch in batches]
-    texts = [text for batch in values for _, fields in batch for text in texts_in(fields)]
+    texts = [text for batch in values for _, each in batch for text in texts_in(each, not_text)]
     if not texts:
         return batches
     try:
-        answer = await guards.ask_about_all(texts, "tool_result", tool=tool)
+        answer = await guards.ask_about_all(texts, "tool_result", tool=call.name)
     except GuardFailed as failure:
         return [refuse(failure.message)]
     if isinstance(answer, Stop):
@@ -41,6 +45,6 @@ async def check_result(
         return batches
     others = iter(answer)
     return [
-        [from_traced((name, with_texts(fields, others))) for name, fields in batch]
+        [from_traced((name, with_texts(each, others, not_text))) for name, each in batch]
         for batch in values
     ]
