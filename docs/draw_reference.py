@@ -469,8 +469,8 @@ MANY = 7
 """A longer list of values has a table of its own."""
 
 
-HAVE_EFFECT = {"service_tier"}
-"""Fields of which only some values have no effect."""
+HAVE_EFFECT = {"service_tier", "moderation"}
+"""Fields of which only some values have no effect, or only on some servers."""
 
 
 def _mark_effect(path: str) -> str:

@@ -20,6 +20,7 @@ from antiphon.domain.items import AnyItem, may_end_after
 from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import ERROR, RUNNING, START, advance
 from antiphon.domain.responses.cache_diagnostics import CacheDiagnostics
+from antiphon.domain.responses.guards import ResponseModeration
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.response import Failure, IncompleteDetails, Response
 from antiphon.domain.responses.usage import TurnUsage, per_turn, total
@@ -225,6 +226,10 @@ class Sequencer:
     def show_cache_diagnostics(self, diagnostics: CacheDiagnostics) -> None:
         """Show in the Response what could be reused (`comparison_response_id`)."""
         self.response = replace(self.response, prompt_cache_diagnostics=diagnostics)
+
+    def show_moderation(self, moderation: ResponseModeration) -> None:
+        """Show in the Response how its input and output are moderated (`moderation`)."""
+        self.response = replace(self.response, moderation=moderation)
 
     @property
     def is_diagnosed(self) -> bool:

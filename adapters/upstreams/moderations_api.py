@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import Fetcher, Guard
+from antiphon.application.ports import Fetcher, Moderator
 from antiphon.domain.errors import FetchFailed
 from antiphon.domain.responses.guards import (
     GuardPlace,
     GuardQuestion,
+    ModerationScores,
     Pass,
     Refuse,
     Stop,
@@ -51,7 +52,7 @@ class ModerationTerms(Struct, frozen=True, kw_only=True):
     stops: bool = False
 
 
-class ModerationGuard(Guard):
+class ModerationGuard(Moderator):
     """Sends texts to `{url}/moderations`, and lets pass what is not flagged."""
 
     def __init__(
@@ -85,6 +86,28 @@ class ModerationGuard(Guard):
         if self._terms.stops:
             return Stop(", ".join(found))
         return Refuse(f"This was refused by the moderation of the server ({', '.join(found)}).")
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    async def moderate(self, text: str, *, tenant: str) -> ModerationScores:
+        pieces = GuardQuestion(place="input", text=text).pieces(PIECE_CHARS)
+        results = await self._moderate(pieces, tenant)
+        scores: dict[str, float] = {}
+        categories: dict[str, bool] = {}
+        for result in results:
+            for name, score in result.category_scores.items():
+                scores[name] = max(scores.get(name, 0.0), score or 0.0)
+            for name, is_so in result.categories.items():
+                categories[name] = categories.get(name, False) or bool(is_so)
+        return ModerationScores(
+            model=self._model,
+            flagged=any(map(self._flagged_in, results)),
+            categories=categories,
+            category_scores=scores,
+            category_applied_input_types=dict.fromkeys(categories, ("text",)),
+        )
 
     async def _moderate(self, texts: Sequence[str], tenant: str) -> Sequence[Moderation]:
         """Return a result for each text. Raises: FetchError."""

@@ -61,7 +61,7 @@ from antiphon.application.ports.files import (
     ReadPdf,
     StoredFile,
 )
-from antiphon.application.ports.guards import Guard
+from antiphon.application.ports.guards import Guard, Moderator
 from antiphon.application.ports.images import (
     ImageGenerator,
     ImageRequest,
@@ -205,6 +205,7 @@ __all__ = [
     "Meter",
     "Model",
     "ModelTurn",
+    "Moderator",
     "NewId",
     "NewRun",
     "NullMeter",

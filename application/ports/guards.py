@@ -6,7 +6,13 @@ from abc import abstractmethod
 from collections.abc import Collection
 from typing import Protocol
 
-from antiphon.domain.responses.guards import PLACES, GuardPlace, GuardQuestion, Verdict
+from antiphon.domain.responses.guards import (
+    PLACES,
+    GuardPlace,
+    GuardQuestion,
+    ModerationScores,
+    Verdict,
+)
 
 
 class Guard(Protocol):
@@ -38,3 +44,16 @@ class Guard(Protocol):
 
         The same text may be asked about again, with more after it, or on another server.
         """
+
+
+class Moderator(Guard, Protocol):
+    """A guard that also tells how strongly a text is flagged, and for what."""
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """The model that it asks, as requests name it."""
+
+    @abstractmethod
+    async def moderate(self, text: str, *, tenant: str) -> ModerationScores:
+        """Return the scores of a text of any length. It raises whatever its server causes."""

@@ -239,6 +239,7 @@ class StartResponse:
             logprobs=LogprobBudget() if wants_logprobs(request) else None,
             steers=prepared.submission.steers,
             is_diagnosed=request.comparison_response_id is not None,
+            is_moderated=request.moderation is not None,
         )
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:

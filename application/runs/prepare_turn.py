@@ -212,6 +212,8 @@ class PrepareTurn:
                 known=known_tools,
             )
         ignored = (*ignored_paths(request, offer), *submission.ignored)
+        if submission.is_moderated:
+            ignored = tuple([path for path in ignored if path != "moderation"])
         if submission.strict:
             refuse_ignored(ignored, offer)
         if has_agents(conversation) or submission.agent is not None:

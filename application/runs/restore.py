@@ -45,6 +45,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.history.include_filter import METRICS
 from antiphon.domain.items import AnyItem
 from antiphon.domain.requests.checks import check_request
+from antiphon.domain.responses.guards import ResponseModeration
 from antiphon.domain.responses.response import TERMINAL, Failure
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.sequencer import Sequencer
@@ -171,6 +172,7 @@ class RestoreRun:
             with_metrics=request is not None and METRICS in (request.include or ()),
             logprobs=LogprobBudget() if request is not None and wants_logprobs(request) else None,
             is_diagnosed=request is not None and request.comparison_response_id is not None,
+            is_moderated=request is not None and request.moderation is not None,
         )
         return RestoredRun(run=run, events=events or (), failure=failure, progress=progress)
 
@@ -308,6 +310,9 @@ class LazyTurns(RunTurns):
 
     async def diagnose(self, turn: ModelTurn) -> Diagnosis | None:
         return None if self._turns is None else await self._turns.diagnose(turn)
+
+    async def moderate(self, output: Sequence[AnyItem]) -> ResponseModeration | None:
+        return None if self._turns is None else await self._turns.moderate(output)
 
     def release(self) -> None:
         if self._turns is not None:

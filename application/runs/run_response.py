@@ -63,6 +63,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.history import conversation as c
 from antiphon.domain.items import AnyItem
 from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.responses.guards import ResponseModeration
 from antiphon.domain.responses.response import TERMINAL, Failure, Response
 from antiphon.domain.responses.steering import STEERED, Steers
 from antiphon.domain.responses.usage import TurnUsage
@@ -164,6 +165,10 @@ class RunTurns(Protocol):
         """Diagnose the prompt cache, if the turn is an answer; by default, nothing is known."""
         return None
 
+    async def moderate(self, output: Sequence[AnyItem], /) -> ResponseModeration | None:  # noqa: ARG002 - a default
+        """Return the moderation of the response; by default, nobody has asked for it."""
+        return None
+
     def release(self) -> None:
         """Give back what the turns hold of the bytes in work: the response has ended."""
 
@@ -175,7 +180,7 @@ class Run(Struct, frozen=True, kw_only=True):
     of its key's limits. `can_resume`: any server can go on with the run. `resumed_log` is the log
     of a run that another server has begun. `logprobs` is None if the client does not want any.
     `steers` is None if the client cannot steer the response. `is_diagnosed`: its first answer's
-    prompt is compared with another response's.
+    prompt is compared with another response's. `is_moderated`: the request asks for moderation.
     """
 
     lease: Lease
@@ -193,6 +198,7 @@ class Run(Struct, frozen=True, kw_only=True):
     logprobs: LogprobBudget | None = None
     steers: Steers | None = None
     is_diagnosed: bool = False
+    is_moderated: bool = False
 
     @property
     def id(self) -> str:
@@ -324,6 +330,8 @@ class RunResponse:
             with run.resumed_log or nullcontext():
                 async with limit:  # whatever takes the time: the engine, a tool or a slow reader
                     reason = await self._write_turns(run)
+                    if run.is_moderated:
+                        await self._moderate(run)
         except asyncio.CancelledError as exc:
             return self._end_cancelled(run, exc.args)
         except (LeaseLost, ServerShuttingDown):
@@ -349,6 +357,10 @@ class RunResponse:
         if reason == "stop" or reason == "refused":
             return sequencer.complete()
         return sequencer.end_incomplete(INCOMPLETE_REASONS[reason])
+
+    async def _moderate(self, run: Run) -> None:
+        if (moderation := await run.turns.moderate(run.sequencer.output)) is not None:
+            run.sequencer.show_moderation(moderation)
 
     async def _write_turns(self, run: Run) -> d.EndReason:
         """Write the events of all turns. Return why the last one ended."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing, nullcontext
 from functools import cached_property, partial
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from antiphon.application.input.submission import Submission
 from antiphon.application.model.compaction import CompactingTurn, compaction_of
 from antiphon.application.model.guards.ask_guards import Guards, ResponseGuards
 from antiphon.application.model.guards.guarded_turn import RefusedTurn, guarded
+from antiphon.application.model.guards.texts import texts_in
 from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
 from antiphon.application.model.warm_up import WarmUpTurn, shortest_turn
@@ -65,7 +67,7 @@ from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
 from antiphon.domain.offers.offer import Offer, mcp_servers_of, with_listings, with_loaded_tools
 from antiphon.domain.offers.tool_search import search
 from antiphon.domain.requests.request import CreateResponse
-from antiphon.domain.responses.guards import Refuse, Stop
+from antiphon.domain.responses.guards import Refuse, ResponseModeration, Stop
 from antiphon.domain.responses.steering import Steers
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import McpTool
@@ -191,6 +193,13 @@ class Turns:
         """Diagnose the prompt cache, if the client asks and this turn is an answer."""
         diagnose = self._plan.diagnose
         return None if diagnose is None or not is_answer(turn) else await diagnose(turn)
+
+    async def moderate(self, output: Sequence[AnyItem]) -> ResponseModeration | None:
+        """Return the moderation of the response, if the request asks for it."""
+        guards = self._plan.guards
+        if guards is None or not guards.moderates:
+            return None
+        return await guards.moderate(texts_in(msgspec.to_builtins(output)))
 
     async def aclose(self) -> None:
         """Abort the first turn, if `iterate` will not be read."""
@@ -472,7 +481,7 @@ class PlanTurns:
         self._traces = None if traces is None or traces.keep == "off" else traces
         self._diagnose = diagnose
         self._tool_room = tool_room or ToolRoom(BytesInWork())
-        self._guards = guards if guards is not None and guards.guards else None
+        self._guards = guards if guards is not None and guards.is_used else None
 
     def open_guards(self, submission: Submission, recorder: RunRecorder) -> ResponseGuards | None:
         """Return the guards of a response, None if it has none. Raises: GuardFailed."""
@@ -483,6 +492,7 @@ class PlanTurns:
             response_id=submission.response_id,
             model=submission.request.model or "",
             recorder=recorder,
+            moderation=submission.request.moderation,
         )
 
     async def __call__(

@@ -111,6 +111,36 @@ class PromptParam(Struct, frozen=True, kw_only=True):
     variables: Annotated[dict[Name, Raw], Meta(max_length=MAX_MEMBERS)] | None = None
 
 
+class ModerationRule(Struct, frozen=True, kw_only=True):
+    """`score`: the response shows the scores. `block`: what is flagged does not pass, either."""
+
+    mode: Literal["score", "block"]
+
+
+class ModerationPolicy(Struct, frozen=True, kw_only=True):
+    input: ModerationRule | None = None
+    output: ModerationRule | None = None
+
+
+class ModerationParam(Struct, frozen=True, kw_only=True):
+    """Asks for the moderation of this request's input and output."""
+
+    model: Name
+    policy: ModerationPolicy | None = None
+
+    @property
+    def blocks(self) -> frozenset[Literal["input", "output"]]:
+        """The places where what is flagged does not pass."""
+        policy = self.policy or ModerationPolicy()
+        rules: dict[Literal["input", "output"], ModerationRule | None] = {
+            "input": policy.input,
+            "output": policy.output,
+        }
+        return frozenset(
+            place for place, rule in rules.items() if rule is not None and rule.mode == "block"
+        )
+
+
 class RawPrompt(Struct, frozen=True, kw_only=True):
     """A text, or its tokens, from which the model goes on as it is, without a conversation.
 
@@ -183,7 +213,7 @@ class SharedFields(Struct, frozen=True, kw_only=True):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: Name | None = None
-    moderation: Json | None = None
+    moderation: ModerationParam | None = None
     request_id: Id | None = None
     session_id: Id | None = None
     priority: Int | None = None

@@ -100,6 +100,33 @@ class GuardQuestion(Struct, frozen=True, kw_only=True):
         return [self.text[start : start + max_chars] for start in starts]
 
 
+class ModerationScores(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="moderation_result"
+):
+    """The result of a moderation model for a text: by category, whether it is flagged, and how
+    strongly."""
+
+    model: str
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, tuple[str, ...]]
+
+
+class ModerationError(Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
+    """There is no result."""
+
+    code: str
+    message: str
+
+
+class ResponseModeration(Struct, frozen=True, kw_only=True):
+    """The moderation of what a request sent, and of the response's output, if it was asked for."""
+
+    input: ModerationScores | ModerationError
+    output: ModerationScores | ModerationError
+
+
 def rest_of(replacement: str, text: str, start: int) -> str:
     """Return what follows the first `start` characters of a text if the text becomes this one.
 

@@ -14,6 +14,7 @@ from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
 from antiphon.domain.requests.request import PromptParam
 from antiphon.domain.responses.cache_diagnostics import CacheDiagnostics
+from antiphon.domain.responses.guards import ResponseModeration
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.preview import ResponsePreview
 from antiphon.domain.responses.usage import TurnTokens, Usage
@@ -122,6 +123,7 @@ class Response(Struct, frozen=True, kw_only=True):
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
     stop_string: str | UnsetType = UNSET
+    moderation: ResponseModeration | UnsetType = UNSET
     metrics: ResponseMetrics | UnsetType = UNSET
     preview: ResponsePreview | UnsetType = UNSET
 

@@ -12,7 +12,7 @@ from antiphon.adapters.upstreams.moderations_api import (
 from antiphon.application.model.guards.ask_guards import Guards, GuardTerms, NamedGuard
 from antiphon.application.model.guards.model_guard import ModelGuard, StatementTerms
 from antiphon.application.model.models import Models
-from antiphon.application.ports import AuditLog, Guard
+from antiphon.application.ports import AuditLog, Guard, Moderator
 from antiphon.domain.access.limits import NO_GUARDS
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.responses.guards import PLACES
@@ -25,7 +25,8 @@ from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 def guards(settings: Settings, audit_log: AuditLog | None, models: Callable[[], Models]) -> Guards:
     """Return the guards, in the order in which they are asked. Raises: SettingsError."""
-    named = [_guard_of(settings, models, entry) for entry in settings.guard]
+    moderator = _moderator(settings)
+    named = [_guard_of(settings, models, moderator, entry) for entry in settings.guard]
     names = [each.name for each in named]
     for name in names:
         if names.count(name) > 1:
@@ -43,14 +44,18 @@ def guards(settings: Settings, audit_log: AuditLog | None, models: Callable[[], 
         check_s=settings.guards.timeout_s,
         fails_open=settings.guards.failure == "open",
     )
-    return Guards(named, terms, audit_log)
+    return Guards(named, terms, audit_log, moderator)
 
 
-def _guard_of(settings: Settings, models: Callable[[], Models], entry: str) -> NamedGuard:
+def _guard_of(
+    settings: Settings, models: Callable[[], Models], moderator: Moderator | None, entry: str
+) -> NamedGuard:
     """Return the guard of an entry of the setting `guard`."""
     name, _, kind = entry.rpartition("=")
     if kind == "moderation":
-        return NamedGuard(name=name or kind, guard=_moderation(settings))
+        if moderator is None:
+            raise SettingsError("The guard moderation needs moderation.url.")
+        return NamedGuard(name=name or kind, guard=moderator)
     if kind == "model":
         return NamedGuard(name=name or kind, guard=_model(settings, models))
     name, what = name or kind.rpartition(":")[2], OWN_CLASSES["guard"]
@@ -64,10 +69,10 @@ def _guard_of(settings: Settings, models: Callable[[], Models], entry: str) -> N
     return NamedGuard(name=name, guard=guard)
 
 
-def _moderation(settings: Settings) -> Guard:
+def _moderator(settings: Settings) -> Moderator | None:
     server = settings.moderation
     if server.url is None:
-        raise SettingsError("The guard moderation needs moderation.url.")
+        return None
     try:
         policy = operator_policy([server.url])
     except FetchRefused as error:

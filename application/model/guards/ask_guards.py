@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from time import monotonic
 from typing import Any
@@ -17,19 +17,23 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import AuditLog, Guard, GuardRecord
+from antiphon.application.ports import AuditLog, Guard, GuardRecord, Moderator
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.access.limits import NO_GUARDS
-from antiphon.domain.errors import GuardFailed
+from antiphon.domain.errors import GuardFailed, RequestError
+from antiphon.domain.requests.request import ModerationParam
 from antiphon.domain.responses.guards import (
     MAX_MESSAGE_CHARS,
     NAMES,
     GuardPlace,
     GuardQuestion,
+    ModerationError,
+    ModerationScores,
     Pass,
     Refuse,
     Replace,
+    ResponseModeration,
     Stop,
     Verdict,
     VerdictName,
@@ -45,6 +49,9 @@ failures may take the whole time limit."""
 
 STOPPED = "This was stopped by a guard of the server."
 
+MODERATION = "moderation"
+"""The name of the guard for which a request asks."""
+
 _BY_NAME = {name: kind for kind, name in NAMES.items()}
 
 
@@ -53,9 +60,11 @@ class NamedGuard(Struct, frozen=True, kw_only=True):
 
     name: str
     guard: Guard
+    places: Collection[GuardPlace] | None = None
+    """Where it is asked, if not at all of its own places."""
 
     def is_asked(self, place: GuardPlace) -> bool:
-        return place in self.guard.places
+        return place in (self.guard.places if self.places is None else self.places)
 
 
 class GuardTerms(Struct, frozen=True, kw_only=True):
@@ -76,11 +85,18 @@ class Guards:
         guards: Sequence[NamedGuard] = (),
         terms: GuardTerms = GuardTerms(),  # noqa: B008 - frozen
         audit_log: AuditLog | None = None,
+        moderator: Moderator | None = None,
     ) -> None:
+        self._moderator = moderator
         self.guards = guards
         self.terms = terms
         self.audit_log = audit_log
         self._stuck: set[asyncio.Future[Any]] = set()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything to ask, for some request."""
+        return bool(self.guards) or self._moderator is not None
 
     async def start(self) -> None:
         """Raises: SettingsError."""
@@ -92,11 +108,19 @@ class Guards:
             await each.guard.aclose()
 
     def open(
-        self, caller: Caller, *, response_id: str, model: str, recorder: RunRecorder
+        self,
+        caller: Caller,
+        *,
+        response_id: str,
+        model: str,
+        recorder: RunRecorder,
+        moderation: ModerationParam | None = None,
     ) -> ResponseGuards | None:
         """Return the guards that apply to a response of this caller, or None if none does.
 
-        Raises: GuardFailed if the caller's policy names a guard that this server does not have.
+        `moderation` is what the request asks for. It has no effect without a moderator.
+        Raises: GuardFailed if the caller's policy names a guard that this server does not have;
+        RequestError for a moderation model that it does not have.
         """
         guards, chosen = self.guards, caller.policy.guards
         if chosen:
@@ -104,7 +128,10 @@ class Guards:
             if missing := [name for name in chosen if name not in known and name != NO_GUARDS]:
                 raise GuardFailed(missing[0], "the key's policy names it, but there is none")
             guards = [each for each in guards if each.name in chosen]
-        if not guards:
+        moderator = self._moderator if moderation is not None else None
+        if moderator is not None and moderation is not None:
+            guards = [*guards, *_requested(moderator, moderation, guards)]
+        if not guards and moderator is None:
             return None
         asked = GuardQuestion(
             place="input",
@@ -114,7 +141,7 @@ class Guards:
             response_id=response_id,
             model=model,
         )
-        return ResponseGuards(self, guards, asked, recorder)
+        return ResponseGuards(self, guards, asked, recorder, moderator)
 
     async def check(self, named: NamedGuard, asked: GuardQuestion) -> Verdict:
         """Return one guard's verdict. Raises: GuardFailed."""
@@ -144,6 +171,22 @@ class Guards:
             task.exception()  # nobody waits for it
 
 
+def _requested(
+    moderator: Moderator, moderation: ModerationParam, guards: Sequence[NamedGuard]
+) -> Sequence[NamedGuard]:
+    """Return the guard that a request asks for, where it is not asked anyway."""
+    if moderation.model != moderator.model:
+        raise RequestError(
+            f"This server has no moderation model {moderation.model[:100]!r}, only "
+            f"{moderator.model!r}.",
+            param="moderation.model",
+            code="invalid_value",
+        )
+    own = [each for each in guards if each.guard is moderator]
+    places = [place for place in moderation.blocks if not any(each.is_asked(place) for each in own)]
+    return [NamedGuard(name=MODERATION, guard=moderator, places=places)] if places else []
+
+
 def _is_whole(verdict: Verdict) -> bool:
     values = [getattr(verdict, name) for name in verdict.__struct_fields__]
     return all(isinstance(value, str) for value in values)
@@ -159,7 +202,9 @@ class ResponseGuards:
         applying: Sequence[NamedGuard],
         asked: GuardQuestion,
         recorder: RunRecorder,
+        moderator: Moderator | None = None,
     ) -> None:
+        self._moderator = moderator
         self._guards = guards
         self._applying = applying
         self._asked = asked
@@ -167,8 +212,31 @@ class ResponseGuards:
         self._failures: Counter[str] = Counter()
         self.written = WrittenText()
         """The output that has been let go."""
+        self.input_texts: Sequence[str] = ()
+        """The texts of the request, for its moderation."""
         self.has_stopped = False
         """Whether the response must end: a tool's result has been stopped."""
+
+    @property
+    def moderates(self) -> bool:
+        """Whether the response shows the scores of its moderation."""
+        return self._moderator is not None
+
+    async def moderate(self, output_texts: Sequence[str]) -> ResponseModeration:
+        """Return the moderation of the request's texts, and of these."""
+        scored = [await self._scores_of(texts) for texts in (self.input_texts, output_texts)]
+        return ResponseModeration(input=scored[0], output=scored[1])
+
+    async def _scores_of(self, texts: Sequence[str]) -> ModerationScores | ModerationError:
+        assert self._moderator is not None
+        try:
+            async with asyncio.timeout(self._guards.terms.check_s):
+                return await self._moderator.moderate("\n".join(texts), tenant=self._asked.tenant)
+        except Exception:  # whatever its server causes: the response is complete without
+            logger.exception("response %s is not moderated", self._asked.response_id)
+            return ModerationError(
+                code="moderation_unavailable", message="The moderation model gave no result."
+            )
 
     @property
     def window(self) -> int:

@@ -37,7 +37,7 @@ async def check_input(submission: Submission, guards: ResponseGuards | None) -> 
     prompt of tokens, which no guard can read.
     """
     request = submission.request
-    if guards is None or not guards.ask_at("input"):
+    if guards is None or not (guards.ask_at("input") or guards.moderates):
         return CheckedInput(submission=submission)
     if request.raw_prompt is not None and request.raw_prompt.tokens is not None:
         raise RequestError(
@@ -47,6 +47,8 @@ async def check_input(submission: Submission, guards: ResponseGuards | None) -> 
     size = TEXT_COST * len(submission.body or b"")
     values = await run_in_thread(size, _values_of, request)
     texts = texts_in(values)
+    guards.input_texts = texts
+    submission = replace(submission, is_moderated=guards.moderates)
     answer = await guards.ask_about_all(texts, "input") if texts else texts
     if isinstance(answer, Refuse | Stop):
         submission = replace(submission, refused=answer)

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import OpenAI
 from tests.http.conftest import create, frames, script, text_of
 from tests.support.moderation_server import FakeModerations, moderating
 
@@ -104,3 +105,122 @@ def test_a_model_is_asked_in_windows_while_another_writes(judged: httpx.Client, 
     [verdict] = response["metrics"]["guards"]
     assert verdict["verdict"] == "pass"
     assert verdict["count"] >= len(said) // 30
+
+
+# --- the field `moderation` of a request ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scoring(
+    moderations: FakeModerations, serve_from: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """A server with a moderations API that no guard asks by itself."""
+    given = {"moderation.url": moderations.url, "guards.timeout_s": 1.0, "store": "sqlite"}
+    with (
+        serve_from(tmp_path_factory.mktemp("scoring"), **given) as server,
+        httpx.Client(base_url=server.api, timeout=30) as client,
+    ):
+        yield client
+
+
+MODERATION = "omni-moderation-latest"
+
+
+@pytest.mark.parametrize("policy", [None, {"input": {"mode": "score"}}, {"output": None}])
+def test_a_request_may_ask_for_scores(
+    scoring: httpx.Client, model: str, policy: dict[str, Any] | None
+) -> None:
+    moderation = {"model": MODERATION, "policy": policy}
+    body = {"model": model, "input": script({"say": "plugh"}), "moderation": moderation}
+    answer = scoring.post("/responses", json={**body, "instructions": "Say xyzzy."})
+    assert "x-antiphon-ignored" not in answer.headers
+    response = answer.json()
+    assert text_of(response) == "plugh", "scores keep nothing back"
+    for place, flagged in (("input", True), ("output", True)):
+        result = response["moderation"][place]
+        assert (result["type"], result["model"]) == ("moderation_result", MODERATION)
+        assert result["flagged"] is flagged
+    assert response["moderation"]["input"]["category_scores"]["violence"] == 0.8
+    assert response["moderation"]["output"]["category_scores"]["violence"] == 0.1
+    assert response["moderation"]["output"]["categories"]["violence/graphic"] is True
+    read_again = scoring.get(f"/responses/{response['id']}").json()
+    assert read_again["moderation"] == response["moderation"]
+
+
+def test_the_official_types_read_the_scores(scoring: httpx.Client, model: str) -> None:
+    with OpenAI(base_url=str(scoring.base_url), api_key="none", max_retries=0) as client:
+        response = client.responses.create(
+            model=model, input=script({"say": "Hi."}), moderation={"model": MODERATION}
+        )
+    assert response.moderation is not None
+    assert response.moderation.output.type == "moderation_result"
+    assert response.moderation.output.flagged is False
+
+
+@pytest.mark.parametrize("place", ["input", "output"])
+def test_a_request_may_have_what_is_flagged_blocked(
+    scoring: httpx.Client, model: str, place: str
+) -> None:
+    policy = {place: {"mode": "block"}}
+    moderation = {"model": MODERATION, "policy": policy}
+    body = {"model": model, "input": script({"say": SAID}), "moderation": moderation}
+    answer = scoring.post("/responses", json={**body, "stream": True})
+    response = frames(answer.text)[-1]["response"]
+    assert response["status"] == "completed"
+    assert "violence" in response["output"][-1]["content"][-1]["refusal"]
+    assert "xyzzy" not in json.dumps(response["output"])
+    assert response["moderation"]["input"]["flagged"] is True
+
+
+def test_a_request_may_have_it_blocked_by_another_door(scoring: httpx.Client, model: str) -> None:
+    moderation = {"model": MODERATION, "policy": {"output": {"mode": "block"}}}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": script({"say": SAID})}],
+        "moderation": moderation,
+    }
+    [choice] = scoring.post("/chat/completions", json=body).json()["choices"]
+    assert "violence" in choice["message"]["refusal"]
+
+
+def test_scores_that_cannot_be_had_are_an_error_in_their_place(
+    scoring: httpx.Client, moderations: FakeModerations, model: str
+) -> None:
+    moderations.answer = 500, b"{}"
+    body = {"model": model, "input": script({"say": "Hi."}), "moderation": {"model": MODERATION}}
+    response = create(scoring, **body)
+    moderations.answer = None
+    assert text_of(response) == "Hi."
+    assert response["moderation"]["output"] == {
+        "type": "error",
+        "code": "moderation_unavailable",
+        "message": "The moderation model gave no result.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("moderation", "param"),
+    [
+        ({"model": "another"}, "moderation.model"),
+        ({}, "moderation.model"),
+        (
+            {"model": MODERATION, "policy": {"input": {"mode": "off"}}},
+            "moderation.policy.input.mode",
+        ),
+    ],
+)
+def test_a_moderation_that_there_is_not_is_refused(
+    scoring: httpx.Client, model: str, moderation: dict[str, Any], param: str
+) -> None:
+    answer = scoring.post(
+        "/responses", json={"model": model, "input": "Hi.", "moderation": moderation}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_without_a_moderations_api_the_field_has_no_effect(http: httpx.Client, model: str) -> None:
+    body = {"model": model, "input": "Hi.", "moderation": {"model": MODERATION}}
+    answer = http.post("/responses", json=body)
+    assert answer.headers["x-antiphon-ignored"] == "moderation"
+    assert "moderation" not in answer.json()
