@@ -23,14 +23,14 @@ BROKEN = "Error: the program changed what it runs on, so that it cannot go on."
 class ConfinedProgram:
     """A program in an engine of its own, with the limits of this process."""
 
-    def __init__(self, limits: dict[str, Any]) -> None:
+    def __init__(self, limits: dict[str, Any], harness: str = HARNESS) -> None:
         self.limits = limits
         self.context = quickjs.Context()
         self.context.set_memory_limit(limits["memory_bytes"])
         self.context.set_max_stack_size(limits["stack_bytes"])
         self.context.set_time_limit(limits["cpu_s"])
-        harness = self.context.eval(HARNESS)
-        self.harness = harness(self.context.parse_json(json.dumps(limits)))
+        make = self.context.eval(harness)
+        self.harness = make(self.context.parse_json(json.dumps(limits)))
 
     def run(self, command: str, payload: object) -> str:
         """Run all jobs, and return what the program does next, as JSON.

@@ -24,6 +24,7 @@ Fetcher                    outgoing HTTP requests, within the limits of the oper
 ToolServers ⊃ ToolSession  the tools of servers that requests name, for one response
 ToolServer                 the operator's own tools
 Sandboxes ⊃ Sandbox        where the code of models runs
+Programs ⊃ RunningProgram  where programs of models run, which call tools
 OtherServers               the servers that share the store, with containers of their own
 Web                        web search, and pages of the web
 ImageGenerator             images, made from words or from other images

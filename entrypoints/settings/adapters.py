@@ -112,6 +112,16 @@ class AdapterSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown
             pattern=rf"^(bubblewrap|{OWN_CLASS})\Z",
         ),
     ] = "bubblewrap"
+    program_runner: Annotated[
+        str,
+        about(
+            CODE,
+            "What runs the programs of models if programs is on: quickjs on this machine, or your "
+            "own class.",
+            allowed="quickjs or package.module:Class",
+            pattern=rf"^(quickjs|{OWN_CLASS})\Z",
+        ),
+    ] = "quickjs"
     prompt_templates: Annotated[
         Annotated[str, Meta(pattern=rf"^{OWN_CLASS}\Z")] | None,
         about(

@@ -24,6 +24,7 @@ OWN_CLASSES: Mapping[str, str] = {
     "web_search": "The web search",
     "image_generator": "The image generator",
     "sandboxes": "The sandboxes",
+    "program_runner": "The program runner",
     "prompt_templates": "The prompt templates",
     "audit_log": "The audit log",
     "tool": "The tool server",

@@ -55,6 +55,11 @@ def programs(settings: Settings) -> Programs | None:
     """Return what runs models' programs, or None if they are off."""
     if not settings.programs:
         return None
+    if is_own_class(settings.program_runner):
+        own: Programs = load_port(
+            settings, "program_runner", Programs, section=Section("code", settings.code)
+        )
+        return own
     from antiphon.adapters.sandboxes.quickjs import ProgramLimits, QuickjsPrograms
 
     code = settings.code

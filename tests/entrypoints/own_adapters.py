@@ -13,6 +13,7 @@ from tests.support.toy_sandboxes import ToySandboxes
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.engines.scripted.images import ScriptedImageGenerator
 from antiphon.adapters.prompts.folder import FolderPromptTemplates
+from antiphon.adapters.sandboxes.quickjs import ProgramLimits, QuickjsPrograms
 from antiphon.adapters.stores.files.store import FolderFileStore
 from antiphon.adapters.stores.memory.event_log import MemoryEventLog
 from antiphon.adapters.stores.memory.store import MemoryStore
@@ -115,6 +116,15 @@ class Boxes(ToySandboxes):
     def __init__(self, memory_mb: int, shell: bool, options: Options) -> None:
         super().__init__()
         self.memory_mb, self.shell, self.options = memory_mb, shell, options
+
+
+class Scripts(QuickjsPrograms):
+    def __init__(self, program_cpu_s: int, options: Options) -> None:
+        super().__init__(ProgramLimits(cpu_s=program_cpu_s))
+        self.options = options
+
+    async def start(self) -> None:
+        pass  # nothing runs in it
 
 
 class Search(SearxngService):

@@ -46,6 +46,7 @@ PORTS = {
     "web_search": Port("Search", "web", SearchService, {"web.url": "http://127.0.0.1:1"}),
     "image_generator": Port("Tiles", "image_generator", ports.ImageGenerator),
     "sandboxes": Port("Boxes", "sandboxes", ports.Sandboxes, {"shell": True}),
+    "program_runner": Port("Scripts", "programs", ports.Programs, {"programs": True}),
     "prompt_templates": Port("Prompts", "prompts", ports.PromptTemplates),
     "audit_log": Port("Audit", "audit_log", ports.AuditLog),
     "tool": Port("Tools", "tool_servers", ports.ToolServer),
@@ -181,7 +182,9 @@ def test_a_class_without_the_methods_of_its_port_is_refused(
 def test_a_class_that_lacks_one_method_of_its_port_is_refused_with_its_name(
     setting: str, port: type, method: str, refusal: Callable[..., str], own: Own
 ) -> None:
-    also = {"code_interpreter": True} if setting == "sandboxes" else {}
+    also = {"sandboxes": {"code_interpreter": True}, "program_runner": {"programs": True}}.get(
+        setting, {}
+    )
     own(class_without(method, port))
     path = f"{own.module}:Mine"
     what = f"{OWN_CLASSES[setting]} '{path}'"
@@ -261,7 +264,8 @@ def test_the_error_of_a_constructor_shows_no_option(
             "[options.xyz]",
             "options.xyz in FILE is for no setting that can name a class; it is store, "
             "file_store, vector_stores, event_log, embedding_engine, web_search, "
-            "image_generator, sandboxes, prompt_templates, audit_log, tool or guard.",
+            "image_generator, sandboxes, program_runner, prompt_templates, audit_log, tool or "
+            "guard.",
         ),
         (f"options = '{SECRET}'", "options in FILE must be a table: [options]."),
         (f"options.store = '{SECRET}'", "options.store in FILE must be a table: [options.store]."),
@@ -389,6 +393,7 @@ def test_a_server_runs_on_classes_of_the_operators_own(tmp_path: Path) -> None:
         **{setting: value_of(setting, port.name) for setting, port in PORTS.items()},
         **PORTS["web_search"].also,
         **PORTS["sandboxes"].also,
+        **PORTS["program_runner"].also,
     )
     with running(settings) as server:
         with httpx.Client(base_url=server.api, timeout=15) as client:

@@ -170,6 +170,17 @@ EXAMPLES = (
         "from tests.support.toy_sandboxes import ToySandboxes as MySandboxes",
     ),
     Example(
+        "programs",
+        "ProgramsContract",
+        """
+        from antiphon.adapters.sandboxes.quickjs import ProgramLimits, QuickjsPrograms
+
+        class MyPrograms(QuickjsPrograms):
+            def __init__(self):
+                super().__init__(ProgramLimits(cpu_s=1))
+        """,
+    ),
+    Example(
         "embeddings",
         "EmbeddingsContract",
         """

@@ -137,6 +137,7 @@ EXAMPLES = {
     "code_interpreter": "true",
     "shell": "true",
     "programs": "true",
+    "program_runner": "my_package.programs:MyPrograms",
     "sandboxes": "my_package.sandboxes:MySandboxes",
     "code.cgroup": "required",
     "code.python": "/opt/python/bin/python3",
