@@ -42,6 +42,7 @@ from antiphon.domain.history.programs import (
     match_calls,
     open_programs,
     recorded_calls,
+    was_stopped,
 )
 from antiphon.domain.items import AnyItem, Program
 from antiphon.domain.kinds.multi_agent import ROOT
@@ -51,6 +52,7 @@ from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import ProgrammaticToolCalling, RequestTool, ToolSpec
 
 NOT_RUN_HERE = "Error: the program could not go on: this server does not run programs."
+STOPPED = "Error: the program was stopped with its response. Some of its calls were made."
 
 
 class ProgramTools(ToolProvider):
@@ -136,8 +138,11 @@ class ProgramTurn(ModelTurn):
 
     async def _run_program(self, program: Program) -> AsyncGenerator[list[d.Delta]]:
         """Yield the calls of a program, and its output if it comes to its end."""
-        if self._run.programs is None:
-            yield _output_of(program, ProgramStep(result=NOT_RUN_HERE, is_error=True))
+        why_not = NOT_RUN_HERE if self._run.programs is None else None
+        if was_stopped(program, self._run.earlier):
+            why_not = STOPPED
+        if self._run.programs is None or why_not is not None:
+            yield _output_of(program, _failed(str(why_not)))
             return
         source = ProgramSource(
             code=program.code,

@@ -15,7 +15,11 @@ from msgspec import Struct
 from antiphon.domain import items as i
 from antiphon.domain.content import InputText, OutputText
 from antiphon.domain.history.agents import agent_of
-from antiphon.domain.history.conversation import pair_outputs_with_calls, view_of
+from antiphon.domain.history.conversation import (
+    UNFINISHED,
+    pair_outputs_with_calls,
+    view_of,
+)
 from antiphon.domain.history.nested_calls import caller_of, nested_calls
 from antiphon.domain.kinds import CALL_KINDS
 from antiphon.domain.kinds.multi_agent import ROOT
@@ -124,6 +128,23 @@ def open_programs(
         for position, program in programs.values()
         if position >= first_new or program.call_id in callers
     ]
+
+
+def was_stopped(program: i.Program, earlier: Sequence[i.AnyItem]) -> bool:
+    """Return whether an earlier response ended, as by a cancellation, while the program ran.
+
+    Then the last call that the program made is one of the server's, and has not ended.
+    """
+    *_, last = (None, *(at for at, by in nested_calls(earlier).items() if by == program.call_id))
+    if last is None or i.kind_of(earlier[last]).next == "client":
+        return False
+    pairs = pair_outputs_with_calls(earlier)
+    answers = [earlier[output] for output, call in pairs.items() if call == last]
+    if i.kind_of(earlier[last]).answered_by is None:
+        answers = [earlier[last]]
+    elif i.waits_for_client(earlier[last]):
+        return False
+    return not answers or getattr(answers[-1], "status", None) in UNFINISHED
 
 
 def recorded_calls(

@@ -25,6 +25,7 @@ Json = dict[str, Any]
 
 SHELL = {"type": "shell", "environment": {"type": "container_auto"}}
 PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
+PROGRAMS = {"type": "programmatic_tool_calling"}
 SLEEP = "600.25"
 """Seconds that no other process of this machine sleeps."""
 
@@ -112,6 +113,7 @@ def running(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "fetch.private": ["127.0.0.1"],
         "code_interpreter": True,
         "shell": True,
+        "programs": True,
         "code.cgroup": "off",
         "web_search": "searxng",
         "web.url": f"{slow.url}/search",
@@ -156,6 +158,13 @@ CALLS: Mapping[str, tuple[Json, Json]] = {
     "web": ({"type": "web_search"}, {"call": "browser.search", "args": {"query": "wait"}}),
     "code": (PYTHON, {"python": f"import subprocess; subprocess.run(['sleep', '{SLEEP}'])"}),
     "shell": (SHELL, {"call": "shell", "args": {"commands": [f"echo first; sleep {SLEEP}"]}}),
+    "program": (
+        {**SHELL, "allowed_callers": ["programmatic"]},
+        {
+            "call": "program",
+            "args": {"code": f"await tools.shell({{ commands: ['echo first; sleep {SLEEP}'] }})"},
+        },
+    ),
     "files": (
         {"type": "file_search", "vector_store_ids": ["{store}"]},
         {"call": "file_search", "args": {"queries": ["wait"]}},
@@ -171,7 +180,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def body_of(running: Running, kind: str, model: str, **fields: Any) -> Json:
     tool, call = CALLS[kind]
-    text = json.dumps([tool])
+    text = json.dumps([tool, *([PROGRAMS] if kind == "program" else [])])
     for name, value in running.named.items():
         text = text.replace(f"{{{name}}}", value)
     asked = script([{"think": "Hm."}, call], {"say": "no"})

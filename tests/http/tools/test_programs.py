@@ -507,6 +507,95 @@ def test_a_program_that_was_cut_off_never_runs(programs: httpx.Client, model: st
     assert "program" not in kinds(first)
 
 
+def test_a_program_that_was_cancelled_does_not_go_on_and_the_model_is_told(
+    programs: httpx.Client, model: str
+) -> None:
+    code = "await tools.odd__say({ words: 1 }); await tools.odd__hang({}); return 'end'"
+    body = {"model": model, "tools": [PROGRAMS, ODD]}
+    begun = create(programs, input=[asked(code)], background=True, **body)
+    path = f"/responses/{begun['id']}"
+    with programs.stream("GET", path, params={"stream": "true"}) as stream:
+        lines = (line for line in stream.iter_lines() if '"mcp_call"' in line)
+        assert next(line for line in lines if '"name":"hang"' in line)
+    cancelled = programs.post(f"{path}/cancel").json()
+    assert kinds(cancelled) == ["mcp_list_tools", "program", "mcp_call", "mcp_call"]
+    question = {"role": "user", "content": script({"say": "On."})}
+    response = create(
+        programs,
+        input=[question],
+        previous_response_id=begun["id"],
+        enable_response_messages=True,
+        **body,
+    )
+    assert kinds(response) == ["program_output", "message"]
+    assert output_of(response)["status"] == "incomplete"
+    assert "the program was stopped with its response" in output_of(response)["result"]
+    assert text_of(response) == "On."
+    prompt = json.dumps(response["input_messages"])
+    assert prompt.index("was stopped with its response") < prompt.index("On.")
+
+
+CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
+SHELL = {"type": "shell", "environment": {"type": "container_auto"}}
+
+
+@pytest.mark.slow
+def test_a_program_runs_code_and_commands_in_the_container(serve_odd_tools: Any) -> None:
+    code = """
+        await tools.python("open('/mnt/data/a.txt', 'w').write('7')");
+        const [shell] = await tools.shell({ commands: ["cat /mnt/data/a.txt"] });
+        return [shell.stdout, await tools.python("print(6 * 7)")];
+    """
+    given = {"code_interpreter": True, "shell": True, "programs": True, "code.cgroup": "off"}
+    tools = [PROGRAMS, *({**tool, "allowed_callers": ["programmatic"]} for tool in (CODE, SHELL))]
+    with serve_odd_tools(**given) as client:
+        for model in ("scripted-chat", "scripted-harmony"):
+            response = create(client, model=model, input=[asked(code)], tools=tools)
+            assert kinds(response) == [
+                "program",
+                "code_interpreter_call",
+                "shell_call",
+                "shell_call_output",
+                "code_interpreter_call",
+                "program_output",
+                "message",
+            ]
+            caller = {"type": "program", "caller_id": response["output"][0]["call_id"]}
+            assert all(item["caller"] == caller for item in response["output"][1:5])
+            assert json.loads(output_of(response)["result"]) == ["7", "42\n"]
+
+
+def test_a_conversation_with_programs_is_truncated_and_compacted(
+    programs: httpx.Client, model: str
+) -> None:
+    tools = [PROGRAMS, function()]
+    body: Json = {"model": model, "tools": tools}
+    last: Json = {}
+    for _ in range(2):
+        first = create(programs, input=[asked(SUM)], **body, **last)
+        given = answers(first, {"units": 1}, {"units": 2})
+        second = create(programs, input=given, previous_response_id=first["id"], **body)
+        last = {"previous_response_id": second["id"]}
+    question = {"role": "user", "content": script({"say": "On."})}
+    response = create(programs, input=[question], truncation="auto", **body, **last)
+    assert text_of(response) == "On."
+    compacted = programs.post("/responses/compact", json={"model": model, **last})
+    assert compacted.status_code == 200, compacted.text
+    items = [*compacted.json()["output"], question]
+    assert text_of(create(programs, input=items, **body)) == "On."
+    management = [{"type": "compaction", "compact_threshold": 1000}]
+    first = create(programs, input=[asked(SUM)], context_management=management, **body, **last)
+    given = answers(first, {"units": 1}, {"units": 2})
+    second = create(
+        programs,
+        input=given,
+        previous_response_id=first["id"],
+        context_management=management,
+        **body,
+    )
+    assert output_of(second)["result"] == "3 units"
+
+
 def test_what_the_client_says_beside_the_results_comes_after_the_output(
     programs: httpx.Client, model: str
 ) -> None:
