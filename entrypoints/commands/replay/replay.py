@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from antiphon.adapters.ids import new_id
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
+from antiphon.domain.items import AnyItem, Program
 from antiphon.domain.responses.response import Failure, Response
 from antiphon.domain.responses.traces import Bundle, TurnTrace, to_traced
 from antiphon.domain.sequencer import Sequencer
@@ -104,11 +105,37 @@ def _sequence(
     hides_reasoning = request.get("include_reasoning") is False
     hidden = (d.ReasoningDelta, d.SummaryDelta) if hides_reasoning else ()
     for turn in turns:
+        ids = _ids_of_programs(recorded.output, sequencer.output)
         for delta in turn:
             if not isinstance(delta, hidden):
-                events += sequencer.feed(delta)
+                events += sequencer.feed(_rename_program(delta, ids) if ids else delta)
     events += _end(sequencer, recorded, bundle.turns[-1])
     return sequencer.response, events
+
+
+def _ids_of_programs(recorded: Sequence[AnyItem], played: Sequence[AnyItem]) -> Mapping[str, str]:
+    """Return the call_id that each program has now, by the one that it had."""
+    before, now = (
+        [each.call_id for each in items if isinstance(each, Program)]
+        for items in (recorded, played)
+    )
+    return dict(zip(before, now, strict=False))
+
+
+def _rename_program(delta: d.Delta, ids: Mapping[str, str]) -> d.Delta:
+    """Return what a program did, with the program's id of today."""
+
+    def renamed(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+        return {**fields, name: ids.get(fields[name], fields[name])}
+
+    match delta:
+        case d.CallStart(caller=dict() as caller):
+            return replace(delta, caller=renamed(caller, "caller_id"))
+        case d.ToolStart(kind="program_output", fields=fields):
+            return replace(delta, fields=renamed(fields, "call_id"))
+        case d.ToolStart(fields={"caller": dict() as caller} as fields):
+            return replace(delta, fields={**fields, "caller": renamed(caller, "caller_id")})
+    return delta
 
 
 def _initial(recorded: Response) -> Response:
