@@ -24,6 +24,8 @@ from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.embeddings import MakeEmbeddings
 from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.skills.contents import SkillContents
+from antiphon.application.resources.skills.index import SkillIndex
 from antiphon.application.resources.webhooks import CreateDeliveries
 from antiphon.application.responses.agents import RunAgents
 from antiphon.application.responses.cancel import CancelResponse
@@ -59,7 +61,8 @@ from antiphon.application.tools.outputs import ToolRoom
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.api.batches import BatchServices
-from antiphon.entrypoints.http.api.containers import ContainerServices
+from antiphon.entrypoints.http.api.containers.routes import ContainerServices
+from antiphon.entrypoints.http.api.containers.skills import SkillServices
 from antiphon.entrypoints.http.api.conversations import ConversationServices
 from antiphon.entrypoints.http.api.files import FileServices
 from antiphon.entrypoints.http.api.services import Relay, Services
@@ -179,7 +182,6 @@ class App:
         settings, store, sealer, now = ports.settings(), ports.store(), ports.sealer(), ports.now()
         owner, new_id, files = ports.owner(), ports.new_id(), ports.files()
         bounds = admission.caller_bounds(settings, store, owner, now=now, clock=ports.clock())
-        check = code.check_container(settings, files)
         keep_traces = t.keep_traces(settings, store, sealer)
         self.models, self.supervise_models = ports.models(), supervise_models
         self.bytes_in_work = ports.bytes_in_work()
@@ -199,13 +201,24 @@ class App:
             total_bytes=settings.keep_all_file_bytes,
         )
         self.files = FileServices(files, ports.vector_stores(), limits, new_id=new_id, now=now)
+        sandboxes = ports.sandboxes()
+        create_file = CreateFile(files, limits=limits, new_id=new_id, now=now)
+        contents = SkillContents(files, create_file, now=now)
+        check = code.check_container(settings, files, store, contents, sandboxes)
+        self.skills = SkillServices(
+            SkillIndex(store),
+            contents,
+            options,
+            max_file_bytes=settings.max_file_bytes,
+            new_id=new_id,
+            now=now,
+        )
         self.own_requests = InProcessRequests(
             access.refresh_caller(ports.keys_file(), store), dialect=options.dialect
         )
         self.run_batches, self.batches = build_batches(
             ports, limits, self.bytes_in_work, self.own_requests, options
         )
-        sandboxes = ports.sandboxes()
         self.containers = ContainerServices(sandboxes, check, files, self.relaying.client, options)
         self.vector_stores = vector_stores = VectorStoreServices(
             ports.vector_stores(),

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from itertools import accumulate
 from typing import Literal
@@ -37,13 +37,14 @@ from antiphon.adapters.sandboxes.cgroups import (
     Group,
     find,
 )
-from antiphon.adapters.sandboxes.process import SandboxProcess
+from antiphon.adapters.sandboxes.process import NO_FOLDERS, SandboxProcess
 from antiphon.adapters.sandboxes.request_channel import (
     MAX_FILES,
     MAX_HEAD_BYTES,
     Answer,
     AnswerHead,
 )
+from antiphon.adapters.sandboxes.skill_folders import SkillFolders
 from antiphon.application.ports import (
     CodeResult,
     CommandExit,
@@ -94,6 +95,8 @@ class SandboxTimeouts(Struct, frozen=True, kw_only=True):
 
 class BubblewrapSandboxes(Sandboxes):
     """Sandboxes that run the Python program `python`, within the operator's limits."""
+
+    mounts_skills = True
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class BubblewrapSandboxes(Sandboxes):
         sandbox = BubblewrapSandbox(
             self._new_id("cntr"),
             tenant,
-            kind.name,
+            kind,
             limits=replace(self._limits, memory_bytes=memory),
             timeouts=replace(self._timeouts, idle_s=idle_s),
             start_process=self._start_process,
@@ -212,15 +215,17 @@ class BubblewrapSandboxes(Sandboxes):
         async with self._making_room:
             await self._make_room(sandbox.tenant)
             sandbox.counts_as_running = True
-        return await self._starter(sandbox.limits)()
+        return await self._starter(sandbox.limits, await sandbox.skill_folders.write())()
 
-    def _starter(self, limits: Limits) -> Callable[[], Awaitable[SandboxProcess]]:
+    def _starter(
+        self, limits: Limits, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> Callable[[], Awaitable[SandboxProcess]]:
         assert self._interpreter is not None, "start comes first"
         python = self._interpreter
 
         async def start() -> SandboxProcess:
             group = self._make_cgroup(limits)
-            return await SandboxProcess.start(self._launcher, python, limits, group)
+            return await SandboxProcess.start(self._launcher, python, limits, group, folders)
 
         return start
 
@@ -279,7 +284,7 @@ class BubblewrapSandbox(Sandbox):
         self,
         id: str,
         tenant: str,
-        name: str,
+        spec: SandboxSpec,
         *,
         limits: Limits,
         timeouts: SandboxTimeouts,
@@ -288,7 +293,9 @@ class BubblewrapSandbox(Sandbox):
     ) -> None:
         self.id = id
         self.tenant = tenant
-        self.name = name
+        self.name = spec.name
+        self.skills = spec.skills
+        self.skill_folders = SkillFolders(spec.skills)
         self.created_at = int(time.time())
         self.limits = limits
         self.memory_bytes = limits.memory_bytes
@@ -377,6 +384,7 @@ class BubblewrapSandbox(Sandbox):
         self._closed = True
         self._on_close(self)
         await self._kill_process()
+        await self.skill_folders.remove()
 
     async def _ask(self, request: Json, *, body: bytes = b"", max_body_bytes: int = 0) -> Answer:
         """Send a request to the kernel and return its answer."""

@@ -2,8 +2,8 @@
 
 Every restriction is here or in seccomp.py. A sandbox has no inherited environment or descriptors,
 no network, no other processes, no capabilities, and runs as `nobody`. It can read the interpreter
-and its libraries, and write to two folders in memory, each with a size limit. With a shell it can
-also read the machine's programs.
+and its libraries, and its skills, and write to two folders in memory, each with a size limit. With
+a shell it can also read the machine's programs.
 """
 
 from __future__ import annotations
@@ -156,9 +156,16 @@ class Descriptors(Struct, frozen=True, kw_only=True):
 
 
 def sandbox_command(
-    launcher: Sequence[str], python: Interpreter, limits: Limits, descriptors: Descriptors
+    launcher: Sequence[str],
+    python: Interpreter,
+    limits: Limits,
+    descriptors: Descriptors,
+    folders: Mapping[str, str],
 ) -> list[str]:
-    """Return the command line of a sandbox."""
+    """Return the command line of a sandbox.
+
+    It sees `folders`, by their paths in it, and cannot change them.
+    """
     channels = ["--seccomp", str(descriptors.seccomp), "--info-fd", str(descriptors.info)]
     environment = [
         word
@@ -168,6 +175,9 @@ def sandbox_command(
     writable = [
         *("--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
         *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),
+    ]
+    read_only = [
+        word for inside, outside in folders.items() for word in ("--ro-bind", outside, inside)
     ]
     options = json.dumps(_kernel_options(python, limits) | {"commands": descriptors.commands})
     kernel = [
@@ -181,6 +191,7 @@ def sandbox_command(
         *environment,
         *writable,
         *_read_only_binds(python, limits),
+        *read_only,
         *_READ_ONLY,
         *kernel,
     ]

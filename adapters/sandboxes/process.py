@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
@@ -36,6 +36,8 @@ from antiphon.application.ports import CommandExit, CommandOutput
 from antiphon.application.support.tasks import run_or_undo
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
+
+NO_FOLDERS: Mapping[str, str] = {}
 
 START_S = 10.0
 WATCH_S = 0.2
@@ -161,17 +163,25 @@ class SandboxProcess:
         python: Interpreter,
         limits: Limits,
         group: Group | None = None,
+        folders: Mapping[str, str] = NO_FOLDERS,
     ) -> SandboxProcess:
         """Start a sandbox, in a cgroup if one is passed. Raises: SandboxError.
 
+        It sees `folders`, by their paths in it, and cannot change them.
+
         A cancellation ends the sandbox once it has started: in between, nobody knows its processes.
         """
-        start = cls._start(launcher, python, limits, group)
+        start = cls._start(launcher, python, limits, group, folders)
         return await run_or_undo(start, cls.kill, fails_with=SandboxError)
 
     @classmethod
     async def _start(
-        cls, launcher: Sequence[str], python: Interpreter, limits: Limits, group: Group | None
+        cls,
+        launcher: Sequence[str],
+        python: Interpreter,
+        limits: Limits,
+        group: Group | None,
+        folders: Mapping[str, str],
     ) -> SandboxProcess:
         if group is not None:
             launcher = group.wrap_command(launcher)
@@ -191,7 +201,7 @@ class SandboxProcess:
             )
             try:
                 process = await start_process(
-                    *sandbox_command(launcher, python, limits, descriptors),
+                    *sandbox_command(launcher, python, limits, descriptors, folders),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output_writer,
                     stderr=output_writer,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+
+from antiphon.domain.requests.skills import SkillInfo
 
 
 class CodeResult(Struct, frozen=True, kw_only=True):
@@ -39,12 +41,30 @@ class SandboxFile(Struct, frozen=True, kw_only=True):
     is_uploaded: bool = False
 
 
+class MountedSkill(Struct, frozen=True, kw_only=True):
+    """A folder that code can read at `info.path`, and that it cannot change.
+
+    `read` returns its files as a zip archive: see `unpack` in
+    `application/resources/skills/archive.py`. It raises SandboxError if they are gone. Skills of
+    the same `version` have the same files.
+    """
+
+    info: SkillInfo
+    version: str
+    unpacked_bytes: int
+    read: Callable[[], Awaitable[bytes]]
+
+
 class SandboxSpec(Struct, frozen=True, kw_only=True):
-    """The limits of a new sandbox; None means the operator's limit, which is also the maximum."""
+    """The limits of a new sandbox; None means the operator's limit, which is also the maximum.
+
+    `skills` are read when it starts, and stay as they are until it is closed.
+    """
 
     name: str = ""
     memory_bytes: int | None = None
     idle_s: float | None = None
+    skills: tuple[MountedSkill, ...] = ()
 
 
 class Sandbox(Protocol):
@@ -61,6 +81,7 @@ class Sandbox(Protocol):
     memory_bytes: int
     idle_s: float
     """It is closed after this many seconds without use."""
+    skills: Sequence[MountedSkill] = ()
 
     @property
     @abstractmethod
@@ -110,6 +131,10 @@ class Sandbox(Protocol):
 
 class Sandboxes(Protocol):
     """The sandboxes of all tenants. Idle sandboxes are closed after some time."""
+
+    mounts_skills: bool = False
+    """Whether they have the skills of their SandboxSpec; if not, requests with skills are
+    refused."""
 
     @abstractmethod
     async def start(self) -> None:

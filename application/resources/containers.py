@@ -23,6 +23,7 @@ from antiphon.application.ports import (
     SandboxSpec,
 )
 from antiphon.application.resources.server_addresses import server_tag_in
+from antiphon.application.resources.skills.mount import FindSkills
 from antiphon.application.support.paging import Order
 from antiphon.domain.errors import (
     ConcurrencyLimitExceeded,
@@ -63,8 +64,9 @@ class ContainerRequest(Struct, frozen=True, kw_only=True):
 class CheckContainer:
     """Checks a request's options for a new container."""
 
-    def __init__(self, files: FileStore, limits: ContainerLimits) -> None:
+    def __init__(self, files: FileStore, find_skills: FindSkills, limits: ContainerLimits) -> None:
         self._files = files
+        self._find_skills = find_skills
         self._limits = limits
 
     async def __call__(
@@ -83,11 +85,10 @@ class CheckContainer:
             raise _invalid_value(
                 "Containers on this server have no network access.", f"{prefix}network_policy"
             )
-        if options.get("skills"):
-            raise _invalid_value("Containers on this server have no skills.", f"{prefix}skills")
+        skills = await self._find_skills(options, f"{prefix}skills", tenant=tenant)
         idle_s = self._parse_idle_s(options.get("expires_after"), f"{prefix}expires_after")
         return ContainerRequest(
-            spec=SandboxSpec(name=name, memory_bytes=memory_bytes, idle_s=idle_s),
+            spec=SandboxSpec(name=name, memory_bytes=memory_bytes, idle_s=idle_s, skills=skills),
             files=await self._look_up_files(options.get("file_ids"), f"{prefix}file_ids", tenant),
         )
 

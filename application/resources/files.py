@@ -28,14 +28,20 @@ class FileLimits(Struct, frozen=True, kw_only=True):
     """`max_bytes` limits a file; `quota_bytes` and `max_files` limit all files of a tenant, and
     `total_bytes` those of all tenants.
 
-    The number is limited too since empty files take no bytes. The total is not exact: files that
-    are added at the same time may exceed it together.
+    The bytes of the archives of skills count in both. The number is limited too since empty files
+    take no bytes. The total is not exact: files that are added at the same time may exceed it
+    together.
     """
 
     max_bytes: int
     quota_bytes: int
     total_bytes: int = sys.maxsize
     max_files: int = 10_000
+
+
+def skills_space(tenant: str) -> str:
+    """Return the space of a tenant's skills in the file store. No tenant has such a name."""
+    return f"/skills/{tenant}"
 
 
 class CreateFile:
@@ -71,30 +77,54 @@ class CreateFile:
 
     async def add(self, tenant: str, file: StoredFile, content: bytes) -> None:
         """Add a file that the server has made. Raises: RequestError if there is no room."""
+        await self._add(tenant, skills_space(tenant), file, content, self._limits.max_files)
+
+    async def add_skill(
+        self, tenant: str, file: StoredFile, content: bytes, *, max_files: int
+    ) -> None:
+        """Add the archive of a skill. Raises: RequestError if there is no room."""
+        await self._add(skills_space(tenant), tenant, file, content, max_files, param="files")
+
+    async def _add(
+        self,
+        space: str,
+        other_space: str,
+        file: StoredFile,
+        content: bytes,
+        max_files: int,
+        *,
+        param: str = "file",
+    ) -> None:
+        """Add a file to a space; a tenant's bytes in the other one count in the same quota."""
         limits = self._limits
         if await self._files.get_total_bytes() + len(content) > limits.total_bytes:
             raise RequestError(
                 f"The files of all tenants may take {limits.total_bytes} bytes together, and there "
                 "is no room for this one. Ask the operator of this server.",
-                param="file",
+                param=param,
                 code="file_quota_exceeded",
             )
-        limit = FileUsage(files=limits.max_files, bytes=limits.quota_bytes)
+        elsewhere = (await self._files.get_usage(other_space)).bytes
+        limit = FileUsage(files=max_files, bytes=max(0, limits.quota_bytes - elsewhere))
         try:
-            await self._files.create_file(tenant, file, content, limit=limit)
+            await self._files.create_file(space, file, content, limit=limit)
         except FilesFull as full:
-            raise _full_error(limits, full) from None
+            raise _full_error(
+                FilesFull(files=full.files, used_bytes=full.used_bytes + elsewhere),
+                max_files=max_files,
+                quota_bytes=limits.quota_bytes,
+                param=param,
+            ) from None
 
 
-def _full_error(limits: FileLimits, full: FilesFull) -> RequestError:
+def _full_error(full: FilesFull, *, max_files: int, quota_bytes: int, param: str) -> RequestError:
     reason = (
         f"You have {full.files} files, which is the maximum."
-        if full.files >= limits.max_files
-        else f"Your files may take {limits.quota_bytes} bytes together, and {full.used_bytes} are "
-        "in use."
+        if full.files >= max_files
+        else f"Your files may take {quota_bytes} bytes together, and {full.used_bytes} are in use."
     )
     return RequestError(
-        f"{reason} Delete files that you no longer need.", param="file", code="file_quota_exceeded"
+        f"{reason} Delete files that you no longer need.", param=param, code="file_quota_exceeded"
     )
 
 

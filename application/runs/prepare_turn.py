@@ -31,7 +31,7 @@ from antiphon.domain.history.tool_uses import ClearedToolUses
 from antiphon.domain.items import AnyItem, McpApprovalResponse
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.offers import mcp
-from antiphon.domain.offers.offer import Offer
+from antiphon.domain.offers.offer import Offer, with_notes
 from antiphon.domain.offers.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
 from antiphon.domain.requests.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.requests.request import CreateResponse
@@ -152,6 +152,14 @@ class PrepareTurn:
                 all_reasoning=reasoning is not None and reasoning.context == "all_turns",
             )
         )
+        callers: Mapping[str, ToolCaller] = {}
+        if offer.definitions:
+            with_media = [shown.loaded.get(id(item), item) for item in conversation]
+            callers = await find_callers(
+                offer.definitions, self._tool_providers, with_media, tenant=tenant
+            )
+            if notes := {kind: caller.note for kind, caller in callers.items() if caller.note}:
+                offer = with_notes(offer, notes)
         turn = turn_of(
             request,
             offer,
@@ -167,7 +175,6 @@ class PrepareTurn:
             turn, cleared = await clear_turn(edit, turn, model)
         if submission.strict:
             refuse_ignored(model.ignored_fields(turn), offer)
-        with_media = [shown.loaded.get(id(item), item) for item in conversation]
         return PreparedTurn(
             model=model,
             offer=offer,
@@ -178,11 +185,7 @@ class PrepareTurn:
             cleared=cleared,
             conversation=conversation,
             answered_calls=checked.answered_calls if self._tool_servers is not None else (),
-            tool_callers=await find_callers(
-                offer.definitions, self._tool_providers, with_media, tenant=tenant
-            )
-            if offer.definitions
-            else {},
+            tool_callers=callers,
             ignored=checked.ignored,
         )
 

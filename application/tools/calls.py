@@ -62,6 +62,9 @@ class ToolCaller(Protocol):
     step: str
     """What the item of a call reports while the call runs (ToolProgress)."""
 
+    note: str = ""
+    """What the model is told of this response's calls, after the tool's description."""
+
     @property
     def needs_this_server(self) -> bool:
         """Whether calls use what this server alone has, so that no other one may start the run."""

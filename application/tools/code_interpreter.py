@@ -19,8 +19,9 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
 
     step = "interpreting"
 
-    def __init__(self, container: ResponseContainer) -> None:
+    def __init__(self, container: ResponseContainer, *, note: str = "") -> None:
         self._container = container
+        self.note = note
 
     @property
     def needs_this_server(self) -> bool:

@@ -50,7 +50,9 @@ class ContainerToolProvider(ToolProvider):
         container = await self._find_container(list(latest.values()), conversation, tenant=tenant)
         callers: dict[str, ToolCaller] = {}
         if CodeInterpreter in latest:
-            callers[PYTHON] = CodeInterpreterCaller(container)
+            # With a shell, its description tells of the skills: once is enough.
+            note = "" if Shell in latest else container.skills_note
+            callers[PYTHON] = CodeInterpreterCaller(container, note=note)
         if Shell in latest:
             callers[CONTAINER] = ShellCaller(container, self._new_id)
         return callers

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Sandbox, Sandboxes
+from antiphon.application.ports import MountedSkill, Sandbox, Sandboxes
 from antiphon.application.resources.containers import CheckContainer, ContainerRequest, file_id_of
 from antiphon.application.resources.locate_container import LocateContainer
 from antiphon.domain import items as i
@@ -26,6 +26,7 @@ from antiphon.domain.errors import (
     missing_parameter,
 )
 from antiphon.domain.offers.offer import ToolDefinition
+from antiphon.domain.requests.skills import describe_skills
 from antiphon.domain.retrieval.citations import LINK
 from antiphon.domain.tools import CodeInterpreter, Shell
 
@@ -64,6 +65,12 @@ class ResponseContainer:
     @property
     def id(self) -> str:
         return self._open().id
+
+    @property
+    def skills_note(self) -> str:
+        """The text that tells the model of the container's skills, "" if it has none."""
+        skills = self._spec.skills if self._sandbox is None else self._sandbox.skills
+        return describe_skills([each.info for each in skills])
 
     def restore(self, container_id: str) -> None:
         """Note that another server has opened the container, which may be gone with it."""
@@ -131,7 +138,7 @@ class FindResponseContainer:
         """Return the container of these tools.
 
         A tool that names a container decides for all of them. `auto` reuses the container of the
-        conversation's latest call, unless the tools bring files.
+        conversation's latest call, unless the tools bring files, or skills that it does not have.
 
         Raises: RequestError for a container that does not exist, or options that it cannot have;
         ContainerElsewhere.
@@ -141,7 +148,8 @@ class FindResponseContainer:
         for tool in tools:
             options, path = _options_of(tool)
             if not isinstance(options, str):
-                request = _merge(request, await self._check(options, path, tenant=tenant))
+                checked = await self._check(options, path, tenant=tenant)
+                request = _merge(request, checked, path)
             elif named is None:
                 named, named_path = options, path
             elif options != named:
@@ -155,6 +163,8 @@ class FindResponseContainer:
         if sandbox is None and not request.files and latest is not None:
             sandbox = await self._locate.latest(tenant, latest, path=path)
             note = LOST if sandbox is None else ""
+            if sandbox is not None and not _has_skills(sandbox, request.spec.skills):
+                sandbox = None
         return ResponseContainer(
             self._sandboxes,
             tenant,
@@ -191,13 +201,39 @@ def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], st
     return options, path
 
 
-def _merge(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
+def _merge(first: ContainerRequest, second: ContainerRequest, path: str) -> ContainerRequest:
+    """Raises: RequestError with the path of the second."""
     sizes = [each.spec.memory_bytes for each in (first, second)]
     memory = max((size for size in sizes if size is not None), default=None)
     return ContainerRequest(
-        spec=replace(first.spec, memory_bytes=memory),
+        spec=replace(
+            first.spec,
+            memory_bytes=memory,
+            skills=_merge_skills(first.spec.skills, second.spec.skills, path),
+        ),
         files=tuple(dict([*first.files, *second.files]).items()),
     )
+
+
+def _merge_skills(
+    first: Sequence[MountedSkill], second: Sequence[MountedSkill], path: str
+) -> tuple[MountedSkill, ...]:
+    skills = {each.info.name: each for each in first}
+    for skill in second:
+        if skills.setdefault(skill.info.name, skill).version != skill.version:
+            raise RequestError(
+                "The tools of a response share one container, which cannot have two skills "
+                f"{skill.info.name!r}.",
+                param=f"{path}.skills",
+                code="invalid_value",
+            )
+    return tuple(skills.values())
+
+
+def _has_skills(sandbox: Sandbox, skills: Sequence[MountedSkill]) -> bool:
+    """Return whether the sandbox has these skills, in these versions."""
+    mounted = {(each.info, each.version) for each in sandbox.skills}
+    return mounted.issuperset((each.info, each.version) for each in skills)
 
 
 def _latest_container_id(conversation: Sequence[i.Item]) -> str | None:

@@ -34,6 +34,7 @@ class ShellCaller(ToolCaller, CitationSource):
     def __init__(self, container: ResponseContainer, new_id: NewId) -> None:
         self._container = container
         self._new_id = new_id
+        self.note = container.skills_note
 
     @property
     def needs_this_server(self) -> bool:

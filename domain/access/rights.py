@@ -16,6 +16,7 @@ METRICS_PATH = "/metrics"
 
 TOOLS_OF_ROUTES: Mapping[str, tuple[str, ...]] = {
     "/v1/containers": ("code_interpreter", "shell"),
+    "/v1/skills": ("code_interpreter", "shell"),
     "/v1/vector_stores": ("file_search",),
 }
 """The tools whose containers, indexes and the like a route creates and shows: a key needs one of

@@ -6,15 +6,17 @@ from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from antiphon.domain.bounds import Id, Long, Many, Name, Text
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import open_unrun_call
+from antiphon.domain.requests.skills import without_data
 from antiphon.domain.vocabulary.event import ItemEvent
 from antiphon.domain.vocabulary.item import Item
 from antiphon.domain.vocabulary.kind import (
-    AS_SENT,
     CallKind,
+    Echo,
     IncludableField,
     ItemKind,
     Kind,
@@ -104,6 +106,11 @@ def _result(item: CodeInterpreterCall, _: View) -> Result:
     return Result(body=None if item.outputs is None else logs_of(item.outputs))
 
 
+def _echo(tool: CodeInterpreter) -> CodeInterpreter:
+    container = tool.container
+    return replace(tool, container=without_data(container)) if isinstance(container, dict) else tool
+
+
 CALL = ItemKind(
     item=CodeInterpreterCall,
     prefix="ci",
@@ -130,7 +137,7 @@ TOOL = ToolKind(
     server_specs=lambda *_: (PYTHON_SPEC,),
     chosen=(PYTHON,),
     stand_in="code_interpreter",
-    echo=AS_SENT,
+    echo=Echo(echo=_echo),
 )
 CODE = CallKind(
     name=PYTHON,

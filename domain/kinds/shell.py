@@ -13,11 +13,12 @@ from antiphon.domain import deltas as d
 from antiphon.domain.bounds import Int, Long, Many, Name, Text
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import make_function_call
+from antiphon.domain.requests.skills import describe_skills, local_skills, without_data
 from antiphon.domain.vocabulary.builder import BuilderContext
 from antiphon.domain.vocabulary.command_reader import CommandReader
 from antiphon.domain.vocabulary.event import Event, ItemEvent
 from antiphon.domain.vocabulary.item import CallId, Item
-from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
+from antiphon.domain.vocabulary.kind import CallKind, Echo, ItemKind, Kind, Shown, ToolKind
 from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
 from antiphon.domain.vocabulary.steps import (
     EventTable,
@@ -392,8 +393,21 @@ OUTPUT_EVENTS = EventTable(
 )
 
 
-def _client_specs(tool: Shell, _: str) -> tuple[ToolSpec, ...]:
-    return (CLIENT_TOOL.spec("shell"),) if tool.is_local else ()
+def _client_specs(tool: Shell, path: str) -> tuple[ToolSpec, ...]:
+    if not tool.is_local:
+        return ()
+    spec = CLIENT_TOOL.spec("shell")
+    skills = describe_skills(local_skills(tool.environment or {}, f"{path}.environment"))
+    if skills:
+        spec = replace(spec, description=f"{spec.description}\n{skills}")
+    return (spec,)
+
+
+def _echo(tool: Shell) -> Shell:
+    environment = tool.environment
+    if not isinstance(environment, dict):
+        return tool
+    return replace(tool, environment=without_data(environment))
 
 
 def _shown_call(item: ShellCall, view: View) -> Call:
@@ -424,7 +438,7 @@ TOOL = ToolKind(
     server_specs=lambda *_: (CONTAINER_TOOL.spec(CONTAINER),),
     chosen=("shell", CONTAINER),
     stand_in=None,
-    echo=AS_SENT,
+    echo=Echo(echo=_echo),
 )
 SHELL = CallKind(
     name="shell",

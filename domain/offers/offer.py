@@ -41,7 +41,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
 
     If `is_server_run`, this server runs the tool itself or calls an MCP server for it.
     `listing` is what the MCP server has listed so far. `original` is what the client
-    wrote, if `tool` replaces it (tool_substitutions.py).
+    wrote, if `tool` replaces it (tool_substitutions.py). `note` follows the tool's description.
     """
 
     tool: t.RequestTool
@@ -50,6 +50,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
     is_server_run: bool = False
     listing: mcp.Listing = mcp.NO_LISTING
     original: t.RequestTool | None = None
+    note: str = ""
 
     @property
     def must_be_unique(self) -> bool:
@@ -174,6 +175,18 @@ def with_listings(offer: Offer, listings: Mapping[str, mcp.Listing]) -> Offer:
     return make_offer(definitions, offer.tool_choice)
 
 
+def with_notes(offer: Offer, notes: Mapping[str, str]) -> Offer:
+    """Return the offer with these texts after the descriptions of the server's tools, by kind."""
+    anybody = (DIRECT, PROGRAMMATIC)
+
+    def note_of(definition: ToolDefinition) -> str:
+        specs = _specs_of(definition, anybody) if definition.is_server_run else ()
+        return next((notes[spec.kind] for spec in specs if spec.kind in notes), "")
+
+    definitions = [replace(each, note=note_of(each)) for each in offer.definitions]
+    return make_offer(definitions, offer.tool_choice)
+
+
 def callers_in(definitions: Sequence[ToolDefinition]) -> Sequence[str]:
     """Return the callers that there are: with the tool for programs that is run, also those."""
     has_programs = any(
@@ -224,6 +237,10 @@ def _specs_of(definition: ToolDefinition, callers: Sequence[str]) -> tuple[t.Too
         specs = mcp.tool_specs_of(tool, definition.listing)
     else:
         specs = specs_of(tool, definition.path, is_server_run=definition.is_server_run)
+    if definition.note:
+        specs = tuple(
+            replace(spec, description=f"{spec.description}\n{definition.note}") for spec in specs
+        )
     own_callers = callers_of(definition.original or tool)
     if own_callers != ONLY_DIRECT:
         # A tool search finds tools for the model alone.

@@ -14,7 +14,8 @@ from antiphon import __version__
 from antiphon.application.model.models import Models
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.api.batches import BatchRoutes, BatchServices
-from antiphon.entrypoints.http.api.containers import Containers, ContainerServices
+from antiphon.entrypoints.http.api.containers.routes import Containers, ContainerServices
+from antiphon.entrypoints.http.api.containers.skills import SkillRoutes, SkillServices
 from antiphon.entrypoints.http.api.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.api.embeddings import EmbeddingRoutes
 from antiphon.entrypoints.http.api.files import Files, FileServices
@@ -60,6 +61,7 @@ def create_app(
     models: Models,
     files: FileServices,
     containers: ContainerServices,
+    skills: SkillServices,
     vector_stores: VectorStoreServices,
     batches: BatchServices,
     check_ready: CheckReady,
@@ -83,6 +85,7 @@ def create_app(
             Conversations,
             Files,
             Containers,
+            SkillRoutes,
             VectorStoreRoutes,
             VectorStoreFiles,
             FileBatches,
@@ -101,6 +104,7 @@ def create_app(
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
             "file_services": Provide(lambda: files, sync_to_thread=False, use_cache=True),
             "containers": Provide(lambda: containers, sync_to_thread=False, use_cache=True),
+            "skills": Provide(lambda: skills, sync_to_thread=False, use_cache=True),
             "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
             "batches": Provide(lambda: batches, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),

@@ -268,6 +268,7 @@ async def start_app(
         app.models,
         app.files,
         app.containers,
+        app.skills,
         app.vector_stores,
         app.batches,
         app.check_ready,

@@ -295,6 +295,15 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ge=1,
         ),
     ] = 32
+    skills_dir: Annotated[
+        Path | None,
+        about(
+            CODE,
+            "A folder with skills of your own, a subfolder with a SKILL.md for each. Every tenant "
+            "may use them in containers, by their names.",
+            shown_default="none",
+        ),
+    ] = None
     cgroup: Annotated[
         Literal["auto", "required", "off"],
         about(

@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.adapters.ids import new_tagged_id
-from antiphon.application.ports import FileStore, Programs, Sandboxes
+from antiphon.adapters.prompts.skills import read_skills
+from antiphon.application.ports import FileStore, Programs, Sandboxes, SharedValues
 from antiphon.application.resources import containers as c
 from antiphon.application.resources.server_addresses import server_tag
+from antiphon.application.resources.skills.contents import SkillContents
+from antiphon.application.resources.skills.index import SkillIndex
+from antiphon.application.resources.skills.mount import FindSkills
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.settings.options import is_own_class
 from antiphon.entrypoints.wiring.own_classes import Section
@@ -72,11 +76,25 @@ def programs(settings: Settings) -> Programs | None:
     return QuickjsPrograms(limits)
 
 
-def check_container(settings: Settings, files: FileStore) -> c.CheckContainer:
+def check_container(
+    settings: Settings,
+    files: FileStore,
+    values: SharedValues,
+    contents: SkillContents,
+    sandboxes: Sandboxes | None,
+) -> c.CheckContainer:
+    """Raises: SettingsError for a skill of the operator's that cannot be used."""
     code = settings.code
     limits = c.ContainerLimits(
         memory_bytes=code.memory_mb * 1024**2,
         disk_bytes=code.disk_mb * 1024**2,
         idle_s=code.idle_s,
     )
-    return c.CheckContainer(files, limits)
+    find_skills = FindSkills(
+        SkillIndex(values),
+        contents,
+        read_skills(code.skills_dir) if code.skills_dir is not None else {},
+        can_mount=sandboxes is not None and sandboxes.mounts_skills,
+        max_bytes=limits.disk_bytes,
+    )
+    return c.CheckContainer(files, find_skills, limits)

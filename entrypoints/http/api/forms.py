@@ -13,6 +13,7 @@ from io import SEEK_END
 from urllib.parse import unquote
 
 from litestar.datastructures import FormMultiDict, UploadFile
+from msgspec import Struct
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from antiphon.application.support.bytes_in_work import FREE_BYTES
@@ -31,7 +32,48 @@ _EXTENDED_NAME = re.compile(
 )
 """A file's name in the form of RFC 8187, which clients send beside a poorer one, or alone."""
 
+
+class FormPart(Struct, frozen=True, kw_only=True):
+    """A part of a form that is in memory as a whole; a text field has no `filename`."""
+
+    name: str
+    filename: str | None
+    content_type: str
+    content: bytes
+
+
 Parts = list[tuple[str, UploadFile | bytearray]]
+
+
+def boundary_of(request: HttpRequest) -> str:
+    """Return the boundary of the request's form. Raises: UnsupportedMediaType."""
+    kind = header(request, b"content-type").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise UnsupportedMediaType("Send a form, as 'multipart/form-data'.")
+    return str(request.content_type[1].get("boundary", ""))
+
+
+def parse_form(body: bytes, boundary: str, *, max_parts: int) -> list[FormPart]:
+    """Return the parts of a form. Raises: RequestError."""
+    parts: list[tuple[MultipartSegment, bytearray]] = []
+    try:
+        with PushMultipartParser(boundary, max_segment_count=max_parts) as parser:
+            for event in parser.parse(body):
+                if isinstance(event, MultipartSegment):
+                    parts.append((event, bytearray()))
+                elif event:
+                    parts[-1][1].extend(event)
+    except (MultipartError, UnicodeDecodeError):
+        raise RequestError("The form cannot be read.", code="invalid_value") from None
+    return [
+        FormPart(
+            name=segment.name or "",
+            filename=_filename_of(segment) or None,
+            content_type=segment.content_type or "",
+            content=bytes(content),
+        )
+        for segment, content in parts
+    ]
 
 
 async def read_form(request: HttpRequest) -> FormMultiDict:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from antiphon.domain.batches.batch import Batch
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
+from antiphon.domain.requests.skills import Skill, SkillVersion
 from antiphon.domain.responses.response_lists import ResponseSummary
 from antiphon.domain.retrieval.vector_stores import StoreFile, VectorStore
 from antiphon.entrypoints.http.api.model_entries import ModelEntry
@@ -152,6 +153,24 @@ class ContainerFileList(ListOf, frozen=True, kw_only=True):
     data: list[ContainerFile]
 
 
+# --- skills ---------------------------------------------------------------------------------------
+
+
+class SkillList(ListOf, frozen=True, kw_only=True):
+    data: list[Skill]
+
+
+class SkillVersionList(ListOf, frozen=True, kw_only=True):
+    data: list[SkillVersion]
+
+
+class DeletedSkillVersion(Shape, frozen=True, kw_only=True):
+    id: str
+    object: Literal["skill.version.deleted"]
+    deleted: Literal[True]
+    version: str
+
+
 # --- vector stores --------------------------------------------------------------------------------
 
 
@@ -250,6 +269,9 @@ ALL: Sequence[type[Shape]] = (
     FileList,
     ContainerList,
     ContainerFileList,
+    SkillList,
+    SkillVersionList,
+    DeletedSkillVersion,
     BatchList,
     VectorStoreList,
     StoreFileList,

@@ -6,7 +6,7 @@ them with `operation(takes=…, gives=…)`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from antiphon.domain.requests.request import (
     NewItems,
     NewMetadata,
 )
+from antiphon.domain.requests.skills import NewDefaultVersion, Skill, SkillVersion
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.traces import Bundle
 from antiphon.domain.retrieval import vector_stores as v
@@ -63,6 +64,7 @@ BEARER = "bearer"
 _REF = "#/components/schemas/{name}"
 
 Content = dict[str, OpenAPIMediaType]
+NO_FIELDS: Mapping[str, Reference | Schema] = {}
 
 DESCRIPTION = """\
 The Responses API for self-hosted models. The base URL ends with /v1.
@@ -84,6 +86,9 @@ _BODIES: Sequence[Any] = (
     Conversation,
     NewContainer,
     NewContainerFile,
+    NewDefaultVersion,
+    Skill,
+    SkillVersion,
     v.NewVectorStore,
     v.VectorStoreChanges,
     v.SearchRequest,
@@ -159,15 +164,23 @@ def _content(body: str | Content) -> Content:
     return json_of(body) if isinstance(body, str) else body
 
 
-def form_of(**fields: Reference | Schema) -> Content:
-    """Return a form with these fields, all of them required."""
-    schema = Schema(type=OpenAPIType.OBJECT, properties=fields, required=list(fields))
+def form_of(
+    optional: Mapping[str, Reference | Schema] = NO_FIELDS, /, **fields: Reference | Schema
+) -> Content:
+    """Return a form with these fields, which are required, and with the `optional` ones."""
+    schema = Schema(
+        type=OpenAPIType.OBJECT, properties={**fields, **optional}, required=list(fields)
+    )
     return {"multipart/form-data": OpenAPIMediaType(schema=schema)}
 
 
 A_FILE = Schema(type=OpenAPIType.STRING, content_media_type="application/octet-stream")
 A_STRING = Schema(type=OpenAPIType.STRING)
+A_FLAG = Schema(type=OpenAPIType.STRING, enum=["true", "false"])
+SOME_FILES = Schema(one_of=[A_FILE, Schema(type=OpenAPIType.ARRAY, items=A_FILE)])
 BYTES: Content = {"application/octet-stream": OpenAPIMediaType(schema=A_FILE)}
+
+ZIP: Content = {"application/zip": OpenAPIMediaType(schema=A_FILE)}
 
 EVENTS: Content = {
     "text/event-stream": OpenAPIMediaType(

@@ -140,6 +140,7 @@ EXAMPLES = {
     "program_runner": "my_package.programs:MyPrograms",
     "sandboxes": "my_package.sandboxes:MySandboxes",
     "code.cgroup": "required",
+    "code.skills_dir": "/srv/skills",
     "code.python": "/opt/python/bin/python3",
     "code.memory_mb": "512",
     "code.disk_mb": "64",

@@ -322,6 +322,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("programs", "maybe", "true or false"),
         ("sandboxes", "docker", "bubblewrap or package.module:Class"),
         ("program_runner", "node", "quickjs or package.module:Class"),
+        ("code.skills_dir", "", "a path"),
         ("code.cgroup", "maybe", "auto, required or off"),
         ("code.python", "", "a non-empty string"),
         ("code.memory_mb", "16", "a whole number from 64 to 262144"),

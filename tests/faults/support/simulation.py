@@ -448,6 +448,7 @@ def make_app(folder: Path) -> Any:
         any_server.models,
         any_server.files,
         any_server.containers,
+        any_server.skills,
         any_server.vector_stores,
         any_server.batches,
         any_server.check_ready,

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.http.conftest import create, script, wait_until
 
-OPERATIONS = 68
+OPERATIONS = 79
 METHODS = frozenset({"get", "post", "delete"})
 ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 MESSAGES_ERROR = {"$ref": "#/components/schemas/MessagesError"}
@@ -225,6 +225,24 @@ def test_batches_are_as_the_document_says(asked: Asked) -> None:
         return bool(batch["status"] == "failed")
 
     wait_until(has_failed)
+
+
+def test_skills_are_as_the_document_says(asked: Asked) -> None:
+    files = {"files": ("SKILL.md", b"---\nname: ours\ndescription: Ours.\n---\n")}
+    skill, version = "/v1/skills/{skill_id}", "/v1/skills/{skill_id}/versions/{version}"
+    where = {"skill_id": asked("POST", "/v1/skills", files=files)["id"]}
+    asked("GET", "/v1/skills")
+    asked("GET", skill, **where)
+    asked("GET", f"{skill}/content", **where)
+    asked("POST", f"{skill}/versions", files=files, data={"default": "false"}, **where)
+    asked("GET", f"{skill}/versions", **where)
+    asked("POST", skill, json={"default_version": "2"}, **where)
+    asked("GET", version, version="2", **where)
+    asked("GET", f"{version}/content", version="2", **where)
+    asked("DELETE", version, expects=400, version="2", **where)
+    asked("DELETE", version, version="1", **where)
+    asked("DELETE", skill, **where)
+    asked("GET", skill, expects=404, **where)
 
 
 def test_models_and_health_are_as_the_document_says(asked: Asked) -> None:

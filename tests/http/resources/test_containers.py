@@ -212,7 +212,7 @@ def test_invalid_file_names_are_refused(client: OpenAI, container: str, name: st
         ({"name": "a", "memory_limit": "4g"}, "memory_limit"),
         ({"name": "a", "memory_limit": "2g"}, "memory_limit"),
         ({"name": "a", "network_policy": {"type": "allowlist"}}, "network_policy"),
-        ({"name": "a", "skills": [{"type": "inline"}]}, "skills"),
+        ({"name": "a", "skills": [{"type": "inline"}]}, "skills[0].name"),
         ({"name": "a", "file_ids": ["file-none"]}, "file_ids[0]"),
         ({"name": "a", "file_ids": ["x"] * 51}, "file_ids"),
         ({"name": "a", "expires_after": {"anchor": "created_at", "minutes": 1}}, "expires_after"),

@@ -339,7 +339,7 @@ def test_a_shell_of_the_clients_stays_the_clients(containers: httpx.Client, mode
         ({"type": "container_auto", "memory_limit": "64g"}, "memory_limit"),
         ({"type": "container_auto", "network_policy": {"type": "allowlist"}}, "network_policy"),
         ({"type": "container_auto", "file_ids": ["file-none"]}, "file_ids[0]"),
-        ({"type": "container_auto", "skills": [{"type": "skill_reference"}]}, "skills"),
+        ({"type": "container_auto", "skills": [{"type": "skill_reference"}]}, "skills[0].skill_id"),
         ({"type": "other"}, "type"),
     ],
 )

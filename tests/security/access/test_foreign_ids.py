@@ -41,6 +41,7 @@ Ids = Mapping[str, str]
 
 SAID = {"type": "message", "role": "user", "content": "hi"}
 FORM = {"purpose": "user_data"}
+SKILL = b"---\nname: ours\ndescription: Ours.\n---\n"
 
 BODIES: Mapping[str, Json] = {
     "/v1/batches/{batch_id}/cancel": {},
@@ -48,6 +49,8 @@ BODIES: Mapping[str, Json] = {
     "/v1/conversations/{conversation_id}": {"json": {"metadata": {"a": "b"}}},
     "/v1/conversations/{conversation_id}/items": {"json": {"items": [SAID]}},
     "/v1/responses/{response_id}/cancel": {},
+    "/v1/skills/{skill_id}": {"json": {"default_version": "1"}},
+    "/v1/skills/{skill_id}/versions": {"files": {"files": ("SKILL.md", SKILL)}},
     "/v1/vector_stores/{vector_store_id}": {"json": {"name": "mine"}},
     "/v1/vector_stores/{vector_store_id}/file_batches": {"json": {"file_ids": ["file-none"]}},
     "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": {},
@@ -63,6 +66,10 @@ SHARED = {
     "/v1/models/{name}": "models are the operator's",
 }
 """Paths whose parameter names nothing that a tenant owns."""
+
+
+NUMBERS = frozenset({"{version}"})
+"""Parameters that are numbers in an object, the same for all tenants."""
 
 
 def make_objects(http: httpx.Client) -> Ids:
@@ -84,6 +91,7 @@ def make_objects(http: httpx.Client) -> Ids:
     file = create("/v1/files", data=FORM, files={"file": ("a.txt", b"ours")})["id"]
     input_file = create("/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"{}")})["id"]
     asked = {"input_file_id": input_file, "endpoint": "/v1/responses", "completion_window": "24h"}
+    skill = create("/v1/skills", files={"files": ("SKILL.md", SKILL)})["id"]
     store = create("/v1/vector_stores", json={})["id"]
     batch = create(f"/v1/vector_stores/{store}/file_batches", json={"file_ids": [file]})["id"]
     ids = {
@@ -98,6 +106,9 @@ def make_objects(http: httpx.Client) -> Ids:
         ),
         "/v1/files/{file_id}": file,
         "/v1/batches/{batch_id}": create("/v1/batches", json=asked)["id"],
+        "/v1/skills/{skill_id}": skill,
+        "/v1/skills/{skill_id}/versions/{version}": "1",
+        "/v1/skills/{skill_id}/versions?after": first(f"/v1/skills/{skill}/versions"),
         "/v1/vector_stores/{vector_store_id}": store,
         "/v1/vector_stores/{vector_store_id}/files/{file_id}": file,
         "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": batch,
@@ -159,6 +170,8 @@ class House(msgspec.Struct, frozen=True):
         for place in re.finditer(r"\{[^}]+\}", operation.path):
             if not is_with_id(operation):
                 break
+            if place.group() in NUMBERS:
+                continue
             prefix = operation.path[: place.end()]
             known = self.foreign[prefix]
             # What is before the place is mine, and what is behind it belongs to the other tenant.
@@ -170,7 +183,8 @@ class House(msgspec.Struct, frozen=True):
             [known] = (
                 self.foreign[path]
                 for path in self.foreign
-                if re.fullmatch(re.escape(operation.path) + r"/\{[^}]+\}", path)
+                if re.fullmatch(re.escape(operation.path) + r"(/\{[^}]+\}|\?after)", path)
+                and not path.endswith(tuple(NUMBERS))
             )
             path = _fill(operation.path, "", self.mine)
             foreign, absent = (f"{path}?{name}={each}" for each in (known, unknown(known)))

@@ -1,0 +1,1 @@
+"""The routes of containers, and of the skills that they mount."""
