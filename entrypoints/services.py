@@ -44,12 +44,12 @@ from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import StartLimits, StartResponse
 from antiphon.application.runs.diagnose_cache import DiagnoseCache
 from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.plan_turns import PlanTurns, RecordSinks, RunFeatures
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.stop import StopRun
-from antiphon.application.runs.turns import PlanTurns, RecordSinks
 from antiphon.application.runs.until_shutdown import ShutdownSignal
 from antiphon.application.support.bytes_in_work import BytesInWork
 from antiphon.application.support.fair_queue import FairQueue
@@ -129,10 +129,12 @@ class Runs:
                 audit_log=ports.audit_log(), traces=keep_traces, propagation=ports.propagation()
             ),
             tool_room=ToolRoom(bytes_in_work),
-            programs=ports.programs(),
-            diagnose=DiagnoseCache(prepare_anywhere, store, keep_traces),
-            agents=tools.agent_tools(settings, store, agents),
-            guards=ports.guards(),
+            features=RunFeatures(
+                programs=ports.programs(),
+                agents=tools.agent_tools(settings, store, agents),
+                guards=ports.guards(),
+                diagnose=DiagnoseCache(prepare_anywhere, store, keep_traces),
+            ),
         )
         jobs = Jobs(sealer.seal, sealer.unseal)
         self.expand_prompt = ExpandPrompt(ports.prompts())

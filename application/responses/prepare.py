@@ -16,12 +16,13 @@ from antiphon.application.progress.run_progress import RunProgress
 from antiphon.application.resources.limits import Reservation, RunCharge
 from antiphon.application.runs.diagnose_cache import digest_of_extras, digest_of_salt
 from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import (
     PreparedTurn,
     PrepareTurn,
     prepare_guarded,
 )
-from antiphon.application.runs.turns import PlanTurns, Turns
+from antiphon.application.runs.turns import Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.tools.approvals import ApprovalAnswers

@@ -22,11 +22,12 @@ from antiphon.application.runs.diagnose_cache import Diagnosis
 from antiphon.application.runs.jobs import Job, Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
+from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn, prepare_guarded
 from antiphon.application.runs.resumed_log import ResumedJournal, ResumedLog
 from antiphon.application.runs.run_response import SERVER_RESTARTED, MakeSequencer, Run, RunTurns
 from antiphon.application.runs.stored_events import StoredLog, read_log
-from antiphon.application.runs.turns import PlanTurns, Turns
+from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
 from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.application.telemetry.request_context import RequestContext

@@ -40,6 +40,7 @@ from antiphon.application.tools.work import (
     to_finished_work,
 )
 from antiphon.domain import deltas as d
+from antiphon.domain.errors import GuardFailed
 from antiphon.domain.responses.guards import Refuse, Stop
 from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
@@ -179,6 +180,19 @@ class ToolCalls:
         if self._guards is None:
             return arguments
         answer = await self._guards.ask(arguments, "tool_call", tool=start.name)
+        if isinstance(answer, Stop):
+            self._guards.has_stopped = True
+            return Refuse(STOPPED)
+        return answer
+
+    async def check_output(self, tool: str, text: str) -> str | Refuse:
+        """Return what a tool of this server's has made of results, as it may pass."""
+        if self._guards is None:
+            return text
+        try:
+            answer = await self._guards.ask(text, "tool_result", tool=tool)
+        except GuardFailed as failure:
+            return Refuse(failure.message)
         if isinstance(answer, Stop):
             self._guards.has_stopped = True
             return Refuse(STOPPED)

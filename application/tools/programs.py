@@ -46,12 +46,14 @@ from antiphon.domain.history.programs import (
 )
 from antiphon.domain.items import AnyItem, Program
 from antiphon.domain.kinds.multi_agent import ROOT
-from antiphon.domain.kinds.program import clock_of
+from antiphon.domain.kinds.program import PROGRAM, clock_of
 from antiphon.domain.offers.offer import ToolDefinition
+from antiphon.domain.responses.guards import Refuse
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import ProgrammaticToolCalling, RequestTool, ToolSpec
 
 NOT_RUN_HERE = "Error: the program could not go on: this server does not run programs."
+REPLACED = "A guard of the server would have changed what it sends."
 STOPPED = "Error: the program was stopped with its response. Some of its calls were made."
 
 
@@ -158,17 +160,20 @@ class ProgramTurn(ModelTurn):
                 step = await self._take_step(running, outcomes)
                 calls += step.calls
                 matched = self._match(program, calls)
+                if (refused := await self._find_refused(matched.new)) is not None:
+                    yield await self._end(program, _failed(refused))
+                    return
                 if matched.new:
                     async with aclosing(self._make_calls(program, matched.new)) as batches:
                         async for batch in batches:
                             yield batch
                     matched = self._match(program, calls)
                 if matched.mismatch is not None:
-                    yield _output_of(program, _failed(matched.mismatch))
+                    yield await self._end(program, _failed(matched.mismatch))
                     return
                 if not step.calls:
                     early = ended_early(matched.left[0]) if matched.left else None
-                    yield _output_of(program, step if early is None else _failed(early))
+                    yield await self._end(program, step if early is None else _failed(early))
                     return
                 if matched.waits:
                     return
@@ -190,6 +195,25 @@ class ProgramTurn(ModelTurn):
             return taken
 
         return msgspec.convert(await self._run.calls.recall(take), ProgramStep)
+
+    async def _find_refused(self, new: Sequence[NewCall]) -> str | None:
+        """Return why one of the calls may not be made, None if guards let all of them pass.
+
+        A program that is repeated makes the same calls, so none is made with other arguments.
+        """
+        for call in new:
+            answer = await self._run.calls.check(_start_of(call.tool), call.input)
+            if answer != call.input:
+                why = answer.message if isinstance(answer, Refuse) else REPLACED
+                return f"Error: the call of {call.tool.client_name} is not allowed. {why}"
+        return None
+
+    async def _end(self, program: Program, step: ProgramStep) -> list[d.Delta]:
+        """Return the output of a program, as guards let it pass."""
+        passed = await self._run.calls.check_output(PROGRAM, step.result)
+        if isinstance(passed, Refuse):
+            return _output_of(program, _failed(f"Error: {passed.message}"))
+        return _output_of(program, replace(step, result=passed))
 
     def _match(self, program: Program, calls: Sequence[ProgramCall]) -> MatchedCalls:
         recorded = recorded_calls(program, self._run.earlier, self._output, self._tools)
@@ -225,12 +249,7 @@ class ProgramTurn(ModelTurn):
         """Return the deltas that open the item of a call, and the work that ends it if this server
         runs it."""
         calls, tool = self._run.calls, call.tool
-        start = d.CallStart(
-            tool.client_name,
-            namespace=tool.namespace,
-            kind=tool.kind,
-            approval_key=tool.approval_key,
-        )
+        start = _start_of(tool)
         opened = calls.open_item(start)
         if opened is None:
             if tool.kind == APPROVAL:
@@ -239,6 +258,15 @@ class ProgramTurn(ModelTurn):
         start, opening = opened
         work = calls.run(start, call.input)
         return [opening, d.ArgumentsDelta(call.input), *calls.start(start)], work
+
+
+def _start_of(tool: ToolSpec) -> d.CallStart:
+    return d.CallStart(
+        tool.client_name,
+        namespace=tool.namespace,
+        kind=tool.kind,
+        approval_key=tool.approval_key,
+    )
 
 
 def _add_caller(caller: Mapping[str, str], delta: d.Delta) -> d.Delta:

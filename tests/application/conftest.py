@@ -55,11 +55,11 @@ from antiphon.application.runs.background import StartBackgroundRuns
 from antiphon.application.runs.diagnose_cache import DiagnoseCache
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.ownership import WatchLeases
+from antiphon.application.runs.plan_turns import PlanTurns, RunFeatures
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.restore import RestoreRun, ResumeLimits
 from antiphon.application.runs.run_response import MakeSequencer, RunResponse
 from antiphon.application.runs.stop import StopRun
-from antiphon.application.runs.turns import PlanTurns
 from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.application.tools.hosted import ToolProvider
@@ -329,7 +329,7 @@ class House:
             seal,
             open_sessions,
             budgets=budgets,
-            diagnose=DiagnoseCache(prepare_turn, self.store),
+            features=RunFeatures(diagnose=DiagnoseCache(prepare_turn, self.store)),
         )
         self.jobs = jobs = Jobs(seal, unseal)
 
