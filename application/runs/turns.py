@@ -50,7 +50,11 @@ from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.history.agents import own_items
-from antiphon.domain.history.programs import extend_prompt, open_programs
+from antiphon.domain.history.programs import (
+    extend_prompt,
+    items_of_programs,
+    open_programs,
+)
 from antiphon.domain.items import AnyItem, has_another_turn, waits_for_client
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
@@ -156,7 +160,7 @@ class Turns:
             programs=self._plan.programs,
             calls=self._calls,
             tenant=self._plan.tenant,
-            earlier=self._plan.conversation,
+            earlier=items_of_programs(self._plan.conversation),
             agent=self._plan.agent,
         )
 

@@ -37,6 +37,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.history.programs import (
     MatchedCalls,
+    NestedCall,
     NewCall,
     ended_early,
     match_calls,
@@ -80,7 +81,8 @@ class ProgramTools(ToolProvider):
 class RunPrograms(Struct, frozen=True, kw_only=True):
     """All that a response needs to run its programs; `programs` is None if this server runs none.
 
-    `earlier` is the conversation before the response, `agent` the one whose programs they are.
+    `earlier` are the items of programs in the conversation before the response, `agent` is the one
+    whose programs they are.
     """
 
     programs: Programs | None
@@ -153,13 +155,11 @@ class ProgramTurn(ModelTurn):
             now=clock_of(program.fingerprint),
         )
         running = self._run.programs.open(self._run.tenant, source)
-        calls: list[ProgramCall] = []
-        outcomes: Sequence[CallOutcome] = ()
+        outcomes: list[CallOutcome] = []
+        matched_count = 0
         try:
-            while True:
-                step = await self._take_step(running, outcomes)
-                calls += step.calls
-                matched = self._match(program, calls)
+            while (step := await self._take_step(running, outcomes)).calls:
+                matched = self._match(program, step.calls, matched_count)
                 if (refused := await self._find_refused(matched.new)) is not None:
                     yield await self._end(program, _failed(refused))
                     return
@@ -167,17 +167,17 @@ class ProgramTurn(ModelTurn):
                     async with aclosing(self._make_calls(program, matched.new)) as batches:
                         async for batch in batches:
                             yield batch
-                    matched = self._match(program, calls)
+                    matched = self._match(program, step.calls, matched_count)
                 if matched.mismatch is not None:
                     yield await self._end(program, _failed(matched.mismatch))
                     return
-                if not step.calls:
-                    early = ended_early(matched.left[0]) if matched.left else None
-                    yield await self._end(program, step if early is None else _failed(early))
-                    return
                 if matched.waits:
                     return
-                outcomes = matched.outcomes
+                outcomes += matched.outcomes
+                matched_count += matched.recorded
+            if left := self._recorded(program, matched_count):
+                step = _failed(ended_early(left[0]))
+            yield await self._end(program, step)
         finally:
             await running.aclose()
 
@@ -215,9 +215,14 @@ class ProgramTurn(ModelTurn):
             return _output_of(program, _failed(f"Error: {passed.message}"))
         return _output_of(program, replace(step, result=passed))
 
-    def _match(self, program: Program, calls: Sequence[ProgramCall]) -> MatchedCalls:
-        recorded = recorded_calls(program, self._run.earlier, self._output, self._tools)
-        return match_calls(calls, recorded, self._tools)
+    def _recorded(self, program: Program, after: int) -> Sequence[NestedCall]:
+        earlier, output = self._run.earlier, self._output
+        return recorded_calls(program, earlier, output, self._tools, after=after)
+
+    def _match(
+        self, program: Program, calls: Sequence[ProgramCall], matched_count: int
+    ) -> MatchedCalls:
+        return match_calls(calls, self._recorded(program, matched_count), self._tools)
 
     async def _make_calls(
         self, program: Program, new: Sequence[NewCall]

@@ -71,16 +71,16 @@ class NewCall(Struct, frozen=True):
 
 
 class MatchedCalls(Struct, frozen=True):
-    """The calls of a program up to a step, matched with those that are recorded.
+    """The calls of one step of a program, matched with those that are recorded.
 
     `outcomes` are in their order, as far as they are known; `waits` says that one is not. `new` are
-    the calls that are not recorded yet, `left` those that are recorded and not made yet. `mismatch`
-    says why the program cannot go on.
+    the calls that are not recorded yet, `recorded` is how many are. `mismatch` says why the program
+    cannot go on.
     """
 
     outcomes: Sequence[CallOutcome] = ()
     new: Sequence[NewCall] = ()
-    left: Sequence[NestedCall] = ()
+    recorded: int = 0
     waits: bool = False
     mismatch: str | None = None
 
@@ -102,6 +102,20 @@ def extend_prompt(items: Sequence[i.AnyItem], new_items: Sequence[i.AnyItem]) ->
         place = len(shown) if program is None else shown.index(program) + 1
         shown.insert(place, item)
     return shown
+
+
+def items_of_programs(conversation: Sequence[i.AnyItem]) -> list[i.AnyItem]:
+    """Return the items that say how far the programs of a conversation are, in their order."""
+    if not any(isinstance(item, i.Program) for item in conversation):
+        return []
+    nested = nested_calls(conversation)
+    pairs = pair_outputs_with_calls(conversation)
+    kinds = (i.Program, i.ProgramOutput, i.McpApprovalResponse)
+    return [
+        item
+        for position, item in enumerate(conversation)
+        if isinstance(item, kinds) or position in nested or pairs.get(position) in nested
+    ]
 
 
 def open_programs(
@@ -152,8 +166,10 @@ def recorded_calls(
     earlier: Sequence[i.AnyItem],
     output: Sequence[i.AnyItem],
     tools: Sequence[ToolSpec],
+    *,
+    after: int = 0,
 ) -> list[NestedCall]:
-    """Return the calls that the conversation has of a program, in their order.
+    """Return the calls that the conversation has of a program, in their order, `after` so many.
 
     Those of the `earlier` items that are still not answered never will be: an approval that the
     client did not give counts as denied. Those of this response's `output` wait.
@@ -174,12 +190,13 @@ def recorded_calls(
     }
     schemas = {tool.name: tool.output_schema for tool in tools}
     recorded: list[NestedCall] = []
-    for position, caller_id in nested_calls(conversation).items():
-        if caller_id != program.call_id:
-            continue
+    positions = [
+        position
+        for position, caller_id in nested_calls(conversation).items()
+        if caller_id == program.call_id and not _answers_request(conversation[position])
+    ]
+    for position in positions[after:]:
         item: Any = conversation[position]
-        if isinstance(item, i.McpCall) and item.approval_request_id:
-            continue  # it is the outcome of the request
         show = i.kind_of(item).shown.call
         assert show is not None, "only calls are nested"
         call = show(item, view)
@@ -200,10 +217,15 @@ def recorded_calls(
     return recorded
 
 
+def _answers_request(item: i.Item) -> bool:
+    """Return whether the call was approved first: it is the outcome of that request."""
+    return isinstance(item, i.McpCall) and bool(item.approval_request_id)
+
+
 def match_calls(
     calls: Sequence[ProgramCall], recorded: Sequence[NestedCall], tools: Sequence[ToolSpec]
 ) -> MatchedCalls:
-    """Match all calls that a program has made so far with those that are recorded.
+    """Match the calls of a program's step with what is recorded since its last step.
 
     A call that could never be made has an error as its outcome, and is never recorded.
     """
@@ -212,6 +234,7 @@ def match_calls(
     new: list[NewCall] = []
     waits = False
     remaining = iter(recorded)
+    count = 0
     for call in calls:
         made = _check(call, by_name)
         if isinstance(made, CallOutcome):
@@ -219,6 +242,7 @@ def match_calls(
                 outcomes.append(made)
             continue
         known = None if new else next(remaining, None)
+        count += known is not None
         if known is None:
             new.append(made)
             waits = True
@@ -228,7 +252,7 @@ def match_calls(
             waits = True
         elif not waits:
             outcomes.append(known.outcome)
-    return MatchedCalls(outcomes=outcomes, new=new, left=[*remaining], waits=waits)
+    return MatchedCalls(outcomes=outcomes, new=new, recorded=count, waits=waits)
 
 
 def ended_early(known: NestedCall) -> str:
