@@ -43,9 +43,9 @@ STACK_BYTES = 512 * 1024
 PROCESS_BYTES = 256 * 1024 * 1024
 """What Python and the engine take besides the memory of the program itself."""
 
-MAX_LINE_BYTES = 4 * MAX_PARALLEL * MAX_ARGUMENT_CHARS
-"""All arguments that a step may have. JSON writes a character in up to six bytes, but arguments
-that are nearly all control characters are none that a tool can use."""
+MAX_LINE_BYTES = 16 * MAX_ARGUMENT_CHARS
+"""All that a step may say: its calls have `MAX_ARGUMENT_CHARS` together, and a character takes up
+to twelve bytes, since the arguments are JSON in JSON."""
 
 FIRST_LINE = 2
 """The line of the function around a program on which the program begins, less one."""

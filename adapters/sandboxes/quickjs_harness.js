@@ -159,7 +159,10 @@
   const report = () => {
     if (end?.error === undefined && waiting.length) {
       const calls = [];
+      let size = 0;
       while (waiting.length && asked.length < limits.parallel) {
+        size += waiting[0].text.length;
+        if (calls.length && size > limits.arguments) break;
         const each = apply(shift, waiting, []);
         apply(push, asked, [each]);
         apply(push, calls, [[each.name, each.text]]);

@@ -93,6 +93,8 @@ def with_tools(spec: ToolSpec, tools: Sequence[ToolSpec], kinds: Iterable[CallKi
     lines = [_declaration(tool, inputs.get(tool.kind)) for tool in tools]
     listing = "\n".join(lines) or "There are none."
     shown = listing[:MAX_SHOWN_CHARS]
+    if len(listing) > MAX_SHOWN_CHARS:
+        shown += "\n[The rest of the list is left out.]"
     return replace(spec, description=f"{spec.description}\nThe tools:\n{shown}")
 
 

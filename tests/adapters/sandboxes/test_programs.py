@@ -266,6 +266,19 @@ async def test_arguments_stay_text_whatever_they_hold() -> None:
     await programs.aclose()
 
 
+async def test_a_step_has_only_so_many_bytes_of_arguments() -> None:
+    programs = await started()
+    code = """
+        const text = "\\u0001".repeat(140_000);
+        await Promise.all([1, 2, 3].map(() => tools.find({ text })));
+    """
+    source = ProgramSource(code=code, tools=("find",))
+    steps = [await run(programs, source, OUTCOMES[:count]) for count in range(4)]
+    assert [len(step.calls) for step in steps] == [1, 1, 1, 0]
+    assert not steps[3].is_error
+    await programs.aclose()
+
+
 async def test_outcomes_of_all_sizes_are_taken() -> None:
     programs = await started()
     outcomes = [CallOutcome("x" * 2_000_000)]
