@@ -24,7 +24,7 @@ from antiphon.domain.batches import batch
 from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS
-from antiphon.domain.requests import decisions, skills
+from antiphon.domain.requests import decisions, moderations, skills
 from antiphon.domain.requests import request as requests
 from antiphon.domain.responses.cache_diagnostics import PromptComparison
 from antiphon.domain.responses.metrics import (
@@ -189,7 +189,7 @@ def draw_tool_types() -> Iterator[Row]:
 
 def draw_body(name: str) -> Iterator[Row]:
     """Yield the fields of the body of one of the smaller endpoints."""
-    modules = (requests, vector_stores, embeddings, decisions, batch, skills)
+    modules = (requests, vector_stores, embeddings, decisions, moderations, batch, skills)
     kind = next(getattr(module, name) for module in modules if hasattr(module, name))
     notes = NOTES["bodies"][name]
     _check_notes({"": notes}, set(_types_by_path(kind)))

@@ -24,6 +24,7 @@ from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.embeddings import MakeEmbeddings
 from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.moderations import Moderate
 from antiphon.application.resources.skills.contents import SkillContents
 from antiphon.application.resources.skills.index import SkillIndex
 from antiphon.application.resources.webhooks import CreateDeliveries
@@ -387,6 +388,12 @@ def build_responses(
             bounds.limits,
             ports.bytes_in_work(),
             model=settings.embeddings.model,
+            new_id=new_id,
+        ),
+        moderate=Moderate(
+            ports.guards().moderator,
+            bounds.limits,
+            timeout_s=settings.guards.timeout_s,
             new_id=new_id,
         ),
         describe_models=DescribeModels(ports.models(), hosted_tools=hosted),

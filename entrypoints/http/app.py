@@ -34,6 +34,7 @@ from antiphon.entrypoints.http.doors.chat.routes import ChatCompletions
 from antiphon.entrypoints.http.doors.completions.routes import Completions
 from antiphon.entrypoints.http.doors.decisions import Decisions
 from antiphon.entrypoints.http.doors.messages.routes import Messages
+from antiphon.entrypoints.http.doors.moderations import ModerationRoutes
 from antiphon.entrypoints.http.errors import ExceptionHandlers
 from antiphon.entrypoints.http.pages.home import home
 from antiphon.entrypoints.http.pages.openapi import openapi_config
@@ -92,6 +93,7 @@ def create_app(
             BatchRoutes,
             Decisions,
             EmbeddingRoutes,
+            ModerationRoutes,
             ModelRoutes,
             Health,
             home,

@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 MADE_UP = "made_up"
 ENTRIES = {"input": ITEM_TYPES, "tools": TOOL_TYPES}
 """What is in the lists whose entries are decoded later."""
-REQUIRED: Json = {"schema": {}, "value": 1, "enabled": True}
+REQUIRED: Json = {"schema": {}, "value": 1, "enabled": True, "mode": "score"}
 LITERALS = {ClearTrigger: "input_tokens", KeptUses: "tool_uses", LeastTokens: "input_tokens"}
 
 

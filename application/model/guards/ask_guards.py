@@ -87,7 +87,7 @@ class Guards:
         audit_log: AuditLog | None = None,
         moderator: Moderator | None = None,
     ) -> None:
-        self._moderator = moderator
+        self.moderator = moderator
         self.guards = guards
         self.terms = terms
         self.audit_log = audit_log
@@ -96,7 +96,7 @@ class Guards:
     @property
     def is_used(self) -> bool:
         """Whether there is anything to ask, for some request."""
-        return bool(self.guards) or self._moderator is not None
+        return bool(self.guards) or self.moderator is not None
 
     async def start(self) -> None:
         """Raises: SettingsError."""
@@ -128,7 +128,7 @@ class Guards:
             if missing := [name for name in chosen if name not in known and name != NO_GUARDS]:
                 raise GuardFailed(missing[0], "the key's policy names it, but there is none")
             guards = [each for each in guards if each.name in chosen]
-        moderator = self._moderator if moderation is not None else None
+        moderator = self.moderator if moderation is not None else None
         if moderator is not None and moderation is not None:
             guards = [*guards, *_requested(moderator, moderation, guards)]
         if not guards and moderator is None:

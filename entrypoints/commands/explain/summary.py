@@ -86,6 +86,10 @@ def _facts(response: Json, metrics: Json) -> Iterator[str]:
         yield f"store: SLOW: its writes took {metrics['store_seconds']:.3f} s"
     if metrics.get("store_failures"):
         yield f"store: {metrics['store_failures']} writes failed and were repeated"
+    for each in metrics.get("guards") or ():
+        if each["verdict"] != "pass":
+            how_often = "once" if each["count"] == 1 else f"{each['count']} times"
+            yield f"guard: {each['guard']}: {each['verdict']} at {each['place']}, {how_often}"
     if metrics.get("ignored"):
         yield f"ignored: {', '.join(metrics['ignored'])}"
 

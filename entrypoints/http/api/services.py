@@ -11,6 +11,7 @@ from msgspec import Struct
 from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.ports import Seal
 from antiphon.application.resources.embeddings import MakeEmbeddings
+from antiphon.application.resources.moderations import Moderate
 from antiphon.application.responses.admission import Admission
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
@@ -49,6 +50,7 @@ class Services(Struct, frozen=True, kw_only=True):
     compact: CompactConversation
     decide: Decide
     embed: MakeEmbeddings
+    moderate: Moderate
     get: GetResponse
     explain: ExplainResponse
     list: ListResponses

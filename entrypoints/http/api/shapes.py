@@ -228,6 +228,21 @@ class EmbeddingList(Shape, frozen=True, kw_only=True):
     usage: EmbeddingUsage
 
 
+class Moderation(Shape, frozen=True, kw_only=True):
+    """The result for one text, by category."""
+
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[str]]
+
+
+class ModerationList(Shape, frozen=True, kw_only=True):
+    id: str
+    model: str
+    results: list[Moderation]
+
+
 class SearchResults(Shape, frozen=True, kw_only=True):
     """Results in order of their scores, the best first."""
 
@@ -278,6 +293,7 @@ ALL: Sequence[type[Shape]] = (
     FileText,
     SearchResults,
     EmbeddingList,
+    ModerationList,
     ModelList,
     Alive,
     Readiness,

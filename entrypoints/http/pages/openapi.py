@@ -34,6 +34,7 @@ from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.items import AnyItem
 from antiphon.domain.requests.decisions import Decision, NewDecision
+from antiphon.domain.requests.moderations import NewModeration
 from antiphon.domain.requests.request import (
     CreateResponse,
     NewContainer,
@@ -95,6 +96,7 @@ _BODIES: Sequence[Any] = (
     NewDecision,
     Decision,
     NewEmbeddings,
+    NewModeration,
     NewBatch,
     Batch,
     v.NewStoreFile,

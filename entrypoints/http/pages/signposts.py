@@ -15,6 +15,7 @@ RESOURCES = frozenset(
         "containers",
         "vector_stores",
         "models",
+        "moderations",
     }
 )
 DOCS = frozenset({"docs", "doc", "redoc", "swagger", "swagger-ui", "openapi.json", "openapi.yaml"})

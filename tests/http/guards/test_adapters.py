@@ -224,3 +224,73 @@ def test_without_a_moderations_api_the_field_has_no_effect(http: httpx.Client, m
     answer = http.post("/responses", json=body)
     assert answer.headers["x-antiphon-ignored"] == "moderation"
     assert "moderation" not in answer.json()
+
+
+# --- POST /v1/moderations -------------------------------------------------------------------------
+
+
+def test_the_official_client_moderates_texts(scoring: httpx.Client) -> None:
+    with OpenAI(base_url=str(scoring.base_url), api_key="none", max_retries=0) as client:
+        made = client.moderations.create(input=["It is xyzzy.", "Fine."], model=MODERATION)
+    assert made.model == MODERATION
+    assert made.id.startswith("modr_")
+    assert [each.flagged for each in made.results] == [True, False]
+    assert made.results[0].categories.violence is True
+    assert made.results[0].category_scores.violence == 0.8
+
+
+@pytest.mark.parametrize(
+    ("given", "flagged"),
+    [
+        ("xyzzy", [True]),
+        (["a", "b", "plugh"], [False, False, True]),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "plugh"}], [True]),
+    ],
+)
+def test_each_text_has_a_result_and_parts_are_one_text(
+    scoring: httpx.Client, given: Any, flagged: list[bool]
+) -> None:
+    answer = scoring.post("/moderations", json={"input": given})
+    assert answer.status_code == 200, answer.text
+    assert [each["flagged"] for each in answer.json()["results"]] == flagged
+    assert set(answer.json()["results"][0]) == {
+        "flagged",
+        "categories",
+        "category_scores",
+        "category_applied_input_types",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["a"] * 33}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": "a" * 262_145}, "input"),
+        ({"input": ["a", {"type": "text", "text": "b"}]}, "input"),
+        ({"input": [{"type": "image_url", "image_url": {"url": "https://a.b"}}]}, "input[0].type"),
+        ({"input": "a", "model": "another"}, "model"),
+    ],
+)
+def test_what_cannot_be_moderated_is_refused_with_its_field(
+    scoring: httpx.Client, body: dict[str, Any], param: str
+) -> None:
+    answer = scoring.post("/moderations", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+def test_an_api_that_fails_is_a_503(scoring: httpx.Client, moderations: FakeModerations) -> None:
+    moderations.answer = 500, b"{}"
+    answer = scoring.post("/moderations", json={"input": "a"})
+    moderations.answer = None
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "guard_failed"
+
+
+def test_without_an_api_there_is_no_moderation_model(http: httpx.Client) -> None:
+    answer = http.post("/moderations", json={"input": "a"})
+    assert answer.status_code == 404
+    assert "moderation.url" in answer.json()["error"]["message"]

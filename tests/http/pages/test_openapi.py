@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.http.conftest import create, script, wait_until
 
-OPERATIONS = 79
+OPERATIONS = 80
 METHODS = frozenset({"get", "post", "delete"})
 ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 MESSAGES_ERROR = {"$ref": "#/components/schemas/MessagesError"}
