@@ -221,6 +221,22 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                     ),
                 ),
             ),
+            Panel(
+                "Verdicts of guards that let a text not pass",
+                "reqps",
+                (
+                    (
+                        "{{guard}} {{place}} {{verdict}}",
+                        rate(
+                            "antiphon_guard_verdicts_total",
+                            "guard",
+                            "place",
+                            "verdict",
+                            where='verdict!="pass"',
+                        ),
+                    ),
+                ),
+            ),
         ),
     ),
     (

@@ -227,3 +227,36 @@ def test_a_warm_up_reads_nothing_that_is_refused(
     response = create(servers["input"], model=model, input=SAID, generate=False)
     if verdict != "mask":
         assert response["usage"]["input_tokens"] == 0
+
+
+def test_a_call_before_a_text_that_does_not_pass_is_not_run(
+    servers: dict[str, httpx.Client], verdict: str, model: str
+) -> None:
+    turns = [[{"say": SAID}, {"mcp": "echo", "args": {"echo": "ran"}}], {"say": "Well."}]
+    body = {"model": model, "input": script(*turns), "tools": MCP, "include": ["metrics"]}
+    response = create(servers["output"], **body)
+    check_end(response, verdict)
+    ran = [item for item in response["output"] if item.get("output") == "ran"]
+    assert bool(ran) is (verdict == "mask")
+
+
+def test_a_summary_of_reasoning(servers: dict[str, httpx.Client], verdict: str, model: str) -> None:
+    turns = [[{"think": f"{'so ' * 20}it is fine."}, {"say": "Well."}]]
+    body = {"model": model, "input": script(*turns), "reasoning": {"summary": "auto"}}
+    response = create(servers["output"], **body)
+    assert text_of(response) == "Well."
+    [reasoning] = [item for item in response["output"] if item["type"] == "reasoning"]
+    assert reasoning["summary"][0]["text"]
+
+
+def test_a_summary_has_no_word_that_its_reasoning_may_not_have(
+    servers: dict[str, httpx.Client], verdict: str, model: str
+) -> None:
+    body = {
+        "model": model,
+        "input": script([{"think": SAID}, {"say": "Well."}]),
+        "reasoning": {"summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+    }
+    response = stream(servers["output"], **body)
+    check_end(response, verdict)
