@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from antiphon.application.input.injections import Injections
 from antiphon.application.ports import StoredItem
 from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.access.callers import Caller
@@ -52,8 +53,9 @@ class Submission(Struct, frozen=True, kw_only=True):
     which ends the wait for admission. `steers` is what the client may add while the response runs.
     `is_expanded`: the prompt template is applied already, as in the request that this one follows.
     `agent` is set for the response of a sub-agent. `may_have_agents`: the client knows responses
-    with sub-agents. `is_moderated`: its `moderation` has an effect. `refused` is the verdict of a
-    guard that does not let it pass, None if all do.
+    with sub-agents. `injections` are the outputs that it may add while the response runs.
+    `is_moderated`: its `moderation` has an effect. `refused` is the verdict of a guard that does
+    not let it pass, None if all do.
     """
 
     caller: Caller
@@ -70,6 +72,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     is_expanded: bool = False
     agent: AgentPlace | None = None
     may_have_agents: bool = False
+    injections: Injections | None = None
     is_moderated: bool = False
     refused: Refuse | Stop | None = None
 

@@ -49,13 +49,13 @@ from antiphon.application.tools.programs import ProgramTurn, RunPrograms
 from antiphon.domain.access.limits import KeyPolicy
 from antiphon.domain.deltas import CutReason, Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
-from antiphon.domain.history.agents import own_items
+from antiphon.domain.history.agents import open_calls, own_items
 from antiphon.domain.history.programs import (
     extend_prompt,
     items_of_programs,
     open_programs,
 )
-from antiphon.domain.items import AnyItem, has_another_turn, waits_for_client
+from antiphon.domain.items import AnyItem, has_another_turn
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.offers.mcp import AnsweredCall, listings_by_label
 from antiphon.domain.offers.offer import Offer, with_listings, with_loaded_tools
@@ -239,8 +239,13 @@ class Turns:
                 async for further_turn in further_turns:
                     last_turn = further_turn
                     yield further_turn
-            if plan.agents is not None and plan.agents.are_active:
-                yield JoiningTurn(plan.agents, self._calls.recall, after=last_turn)
+            while (agents := plan.agents) is not None:
+                if agents.are_active:
+                    yield JoiningTurn(agents, self._calls.recall, after=last_turn)
+                elif agents.takes_outputs and open_calls(output):
+                    yield ClientTurn(agents, self._calls.recall, after=last_turn)
+                else:
+                    return
 
     def _count_tokens(self, usages: Sequence[TurnUsage]) -> int:
         """Return the output tokens of all turns, the one that runs its calls now included."""
@@ -274,19 +279,25 @@ class Turns:
                 yield ToolSearchTurn(search_results, after=last_turn)
             if isinstance(last_turn, McpTurn):
                 offer = with_listings(offer, listings_by_label(output[first_item:]))
-            if not isinstance(last_turn, ProgramTurn):
-                specs = offer.program_specs
-                if (programs := self._programs.turn(output, specs, first_item)) is not None:
+            if not isinstance(last_turn, ProgramTurn) and (
+                programs := self._programs.turn(output, offer.program_specs, first_item)
+            ):
+                yield programs
+            new_items, is_answered = output[first_item:], False
+            if open_calls(new_items) and agents is not None and agents.takes_outputs:
+                last_turn = ClientTurn(agents, self._calls.recall, after=last_turn)
+                yield last_turn
+                if programs := self._programs.turn(output, offer.program_specs, first_item):
                     yield programs
-            new_items = output[first_item:]
-            if any(map(waits_for_client, new_items)):
+                new_items, is_answered = output[first_item:], True
+            if open_calls(new_items):
                 return
             if self._plan.guards is not None and self._plan.guards.has_stopped:
                 yield OutOfBudgetTurn("content_filter", after=last_turn)
                 return
             if agents is not None:
                 new_items = own_items(new_items, agents.name)
-            if not any(map(has_another_turn, new_items)):
+            if not is_answered and not any(map(has_another_turn, new_items)):
                 return
             if self._plan.steers is not None and self._plan.steers.are_waiting:
                 yield OutOfBudgetTurn("steered", after=last_turn)
@@ -412,6 +423,16 @@ class JoiningTurn(ModelTurn):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._after.messages()
+
+
+class ClientTurn(JoiningTurn):
+    """Waits for outputs that the client may inject, and shows them."""
+
+    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+        async with aclosing(self._agents.await_client(self._recall)) as batches:
+            async for batch in batches:
+                yield batch
+        yield [TurnEnd("stop", TurnUsage())]
 
 
 class OutOfBudgetTurn(ModelTurn):

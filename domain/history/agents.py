@@ -82,6 +82,16 @@ def _owner(item: i.Item) -> str:
     return ROOT if agent is None else agent
 
 
+def open_calls(items: Sequence[i.Item]) -> list[i.Item]:
+    """Return the calls, and requests for approval, that the client has not answered."""
+    answered = set(pair_outputs_with_calls(items).values())
+    return [
+        item
+        for place, item in enumerate(items)
+        if i.waits_for_client(item) and place not in answered
+    ]
+
+
 def own_items(items: Sequence[i.AnyItem], agent: str) -> list[i.AnyItem]:
     """Return the items that the agent knows. A message that came while a call ran follows its
     output, since many models take nothing between the two."""

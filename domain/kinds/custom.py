@@ -23,7 +23,7 @@ from antiphon.domain.vocabulary.kind import (
     ToolKind,
 )
 from antiphon.domain.vocabulary.shown import Call, Result
-from antiphon.domain.vocabulary.steps import INPUT_ONLY
+from antiphon.domain.vocabulary.steps import NO_EVENTS
 from antiphon.domain.vocabulary.text_call import TextCall
 from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec, callers_of, flat_name
 
@@ -147,7 +147,7 @@ CALL = ItemKind(
 OUTPUT = ItemKind(
     item=CustomToolCallOutput,
     prefix="ctco",
-    events=INPUT_ONLY,
+    events=NO_EVENTS,
     next="nobody",
     shown=Shown(result=lambda item, _: Result(body=item.output)),
     include={},

@@ -26,7 +26,7 @@ from antiphon.domain.vocabulary.kind import (
     ToolKind,
 )
 from antiphon.domain.vocabulary.shown import NO_ARGUMENTS, Call, Result, View, json_arguments
-from antiphon.domain.vocabulary.steps import INPUT_ONLY
+from antiphon.domain.vocabulary.steps import NO_EVENTS
 from antiphon.domain.vocabulary.text_call import TextCall
 from antiphon.domain.vocabulary.tool import (
     NAMED_KINDS,
@@ -222,7 +222,7 @@ CALL = ItemKind(
 OUTPUT = ItemKind(
     item=FunctionCallOutput,
     prefix="fco",
-    events=INPUT_ONLY,
+    events=NO_EVENTS,
     next="nobody",
     shown=Shown(result=_result),
     include={},

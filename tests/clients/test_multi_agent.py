@@ -136,3 +136,32 @@ def test_a_tree_over_a_websocket(client: OpenAI, model: str) -> None:
             if event.type == "response.completed":
                 check(event.response)
                 break
+
+
+@pytest.mark.filterwarnings(r"ignore:connect\(\) must be used:DeprecationWarning")
+def test_an_output_is_injected_into_a_response_that_runs(client: OpenAI, model: str) -> None:
+    turns = [spawn("north", {"call": "go"}, {"say": "Gone."}), WAIT, WAIT, {"say": "Done."}]
+    headers = {"OpenAI-Beta": BETAS[0]}
+    with client.beta.responses.connect(extra_headers=headers) as connection:
+        connection.response.create(
+            model=model, input=script(*turns), multi_agent=AGENTS, tools=[GO]
+        )
+        kinds = []
+        for event in connection:
+            kinds.append(event.type)
+            assert event.type != "error", event
+            if event.type == "response.created":
+                response_id = event.response.id
+            if event.type == "response.output_item.done" and event.item.type == "function_call":
+                output: Any = {
+                    "type": "function_call_output",
+                    "call_id": event.item.call_id,
+                    "output": "{}",
+                }
+                connection.response.inject(response_id=response_id, input=[output])
+            if event.type == "response.completed":
+                beta.BetaResponse.model_validate(event.response.to_dict(mode="json"), strict=False)
+                break
+    assert "response.inject.created" in kinds
+    final = [item for item in event.response.output if item.type == "message"][-1]
+    assert final.content[0].text == "Done."  # type: ignore[union-attr]

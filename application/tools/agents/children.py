@@ -18,7 +18,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.errors import NotFound
-from antiphon.domain.history.agents import agent_of
+from antiphon.domain.history.agents import agent_of, open_calls
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.agent_message import message_fields, to_text
 from antiphon.domain.responses.metrics import AgentMetrics
@@ -65,6 +65,15 @@ class Children:
     @property
     def active(self) -> list[SubAgent]:
         return [child for child in self.by_name.values() if child.status == "running"]
+
+    @property
+    def waiting(self) -> list[SubAgent]:
+        """Those that go on when the client has answered their calls, or calls of agents below."""
+        return [child for child in self.by_name.values() if child.status == "waiting"]
+
+    def id_going_on(self, child: SubAgent) -> str:
+        """Return the id of the response with which one that waits goes on."""
+        return self.id_of(f"after {child.response_id}")
 
     @property
     def output_tokens(self) -> int:
@@ -142,12 +151,12 @@ class Children:
             return []
         events = tuple(msgspec.to_builtins(each) for each in child.unfinished)
         child.unfinished = []
-        return [d.AgentUpdate(child.response_id, event.sequence_number, events)]
+        return [d.AgentUpdate(child.response_id, event.sequence_number, events), d.ItemEnd()]
 
     def _end_of(self, child: SubAgent, event: Any) -> list[d.Delta]:
         response: Response = event.response
         status = response.status
-        if status == "completed" and any(map(i.waits_for_client, response.output)):
+        if status == "completed" and open_calls(response.output):
             status = "waiting"
         answer = _answer_in(response, child.name)
         return self._end(
@@ -177,6 +186,9 @@ class Children:
             (each for each in self.by_name.values() if each.response_id == update.response_id), None
         )
         if child is None:
+            for waiting in self.waiting:
+                if self.id_going_on(waiting) == update.response_id:
+                    self.start(waiting.name, update.response_id)
             return
         child.number = max(child.number, update.number)
         child.read_number = max(child.read_number, child.number)

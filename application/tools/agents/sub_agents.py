@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -59,6 +60,9 @@ CALL_MARGIN_S = 5.0
 """A wait ends so long before the time limit of a call."""
 
 RETRY_S = 1.0
+
+INJECT_S = 30.0
+"""How long a response waits for outputs that its client may inject, when nothing else goes on."""
 
 DEFAULT_CONCURRENT = 3
 """`max_concurrent_subagents` of a request that does not set it."""
@@ -154,11 +158,7 @@ class SubAgents(ToolCaller):
         items = [each.item for each in self._conversation]
         for name in h.answered_children(items, self.name) if h.has_agents(items) else ():
             response_id = self._children.id_of(f"goes on: {name}")
-            entries = h.entries_under(self._conversation, name)
-            try:
-                await self._start(name, response_id, [each.raw for each in entries], goes_on=True)
-            except TreeIsFull as error:
-                raise RequestError(str(error), param="multi_agent") from None
+            await self._continue(name, response_id, h.entries_under(self._conversation, name))
             self._note_start(name, response_id)
 
     async def _watch(self, place: AgentPlace) -> None:
@@ -217,6 +217,73 @@ class SubAgents(ToolCaller):
         while not (deltas := await self._children.read()):
             await self._children.wait(POLL_S)
         return [*map(to_traced, deltas)]
+
+    # --- the client's outputs ---------------------------------------------------------------------
+
+    @property
+    def takes_outputs(self) -> bool:
+        """Whether the client may still inject outputs of its tools."""
+        injections = self._submission.injections
+        return injections is not None and not injections.is_closed
+
+    async def await_client(self, recall: Recall) -> AsyncGenerator[list[d.Delta]]:
+        """Yield the outputs that the client injects, and what sub-agents do meanwhile, until no
+        call of the client is open. It may take INJECT_S; then the response takes no more."""
+        end_at = asyncio.get_running_loop().time() + INJECT_S
+        open_ids = {i.call_id_of(item) for item in h.open_calls(self._output)}
+        while open_ids:
+            traced: Sequence[TracedDelta] = await recall(partial(self._next_output, end_at))
+            if not traced:
+                return
+            deltas = [*map(from_traced, traced)]
+            self._children.note(deltas)
+            self._record()
+            yield deltas
+            open_ids = {i.call_id_of(item) for item in h.open_calls(self._output)}
+
+    async def _next_output(self, end_at: float) -> list[TracedDelta]:
+        injections = self._submission.injections
+        assert injections is not None
+        while True:
+            deltas = [delta for each in injections.take() for delta in self._to_deltas(each)]
+            deltas += await self._resume_answered(deltas)
+            deltas += await self._children.read()
+            if deltas:
+                return [*map(to_traced, deltas)]
+            remaining_s = end_at - asyncio.get_running_loop().time()
+            if remaining_s <= 0 or injections.is_closed:
+                injections.close()
+                return []
+            await injections.wait(min(POLL_S, remaining_s))
+
+    def _to_deltas(self, output: Entry) -> list[d.Delta]:
+        """Return the output as an item of the response, under an id of this server's."""
+        prefix = i.ID_PREFIXES[type(output.item)]
+        item: Any = msgspec.structs.replace(
+            output.item,
+            id=self._tools.new_id(prefix),
+            agent=msgspec.UNSET,
+            status="completed",
+        )
+        events = (e.ItemAdded(output_index=0, item=item), e.ItemDone(output_index=0, item=item))
+        return [d.AgentUpdate("", events=tuple(map(msgspec.to_builtins, events))), d.ItemEnd()]
+
+    async def _resume_answered(self, deltas: Sequence[d.Delta]) -> list[d.Delta]:
+        """Let those sub-agents go on of which no call is open any more."""
+        items = [each.events[-1]["item"] for each in deltas if isinstance(each, d.AgentUpdate)]
+        injected = [entry(msgspec.convert(item, i.AnyItem)) for item in items]
+        if not injected:
+            return []
+        entries = [*self._conversation, *map(entry, self._output), *injected]
+        resumed: list[d.Delta] = []
+        for child in self._children.waiting:
+            own = [*h.entries_under(entries, child.name)]
+            if h.open_calls([each.item for each in own]):
+                continue
+            response_id = self._children.id_going_on(child)
+            await self._continue(child.name, response_id, own)
+            resumed.append(d.AgentUpdate(response_id))
+        return resumed
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -421,6 +488,13 @@ class SubAgents(ToolCaller):
         return listed
 
     # --- what is kept -----------------------------------------------------------------------------
+
+    async def _continue(self, name: str, response_id: str, entries: Iterable[Entry]) -> None:
+        """Let a sub-agent go on with what it knows. Raises: RequestError, StoreError."""
+        try:
+            await self._start(name, response_id, [each.raw for each in entries], goes_on=True)
+        except (TreeIsFull, CannotAct) as error:
+            raise RequestError(str(error), param="multi_agent") from None
 
     async def _start(
         self, name: str, response_id: str, items: Sequence[Raw], *, goes_on: bool = False

@@ -27,6 +27,7 @@ from antiphon.application.input.submission import Submission
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
+from antiphon.application.websocket.injecting import InjectFailed, Injecting
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
 from antiphon.application.websocket.steering import (
     AfterEnd,
@@ -90,7 +91,7 @@ CLOSE_TIME_LIMIT, CLOSE_SHUTDOWN = CloseCode.NORMAL_CLOSURE, CloseCode.SERVICE_R
 REFUSAL_PAUSE_S = 0.05
 """Seconds to read nothing after a message that came too early."""
 
-MESSAGES = ("response.create", "response.steer")
+MESSAGES = ("response.create", "response.steer", "response.inject")
 
 
 DISCONNECTED = (OSError, RuntimeError, WebSocketDisconnect)
@@ -155,6 +156,7 @@ class WebSocketSession:
         self._steering = Steering(
             self._steers_held, max_bytes=self._options.limits.max_bytes, new_id=new_id
         )
+        self._injecting = Injecting(max_bytes=self._options.limits.max_bytes)
         self._refusals = FrameBudget()
         self._answering: set[asyncio.Task[None]] = set()
         self._closing_error: er.RequestError | None = None
@@ -203,6 +205,8 @@ class WebSocketSession:
                 await self._create(lane, body)
             case "response.steer":
                 await self._steer(body)
+            case "response.inject":
+                await self._inject(body)
             case _:
                 raise _unknown_type(kind)
 
@@ -236,6 +240,14 @@ class WebSocketSession:
         if isinstance(answer, SteerFailed):
             await self._spend_refusal()
 
+    async def _inject(self, body: bytes) -> None:
+        if self._options.log_requests:
+            logger.info("inject on %s: %s", request_id(self._socket), redact_body(body))
+        answer = self._injecting.receive(body)
+        await self._send(text_of(answer))
+        if isinstance(answer, InjectFailed):
+            await self._spend_refusal()
+
     # --- outgoing frames --------------------------------------------------------------------------
 
     def _start_requests(self) -> None:
@@ -265,13 +277,15 @@ class WebSocketSession:
     async def _answer_one(self, lane: Lane, asked: Asked, activity: LaneActivity) -> Asked | None:
         """Answer a request and return the one that follows by itself, if any."""
         created: AcceptedResponse | None = None
+        response_id = new_id("resp")
         try:
-            created = await self._services.create(self._submission_of(lane, asked))
+            created = await self._services.create(self._submission_of(lane, asked, response_id))
             self._steering.commit(lane)
             return await self._stream(lane, created, activity)
         except ClientDisconnected:
             raise
         except Exception as exc:
+            self._injecting.end(response_id)
             if created is None and asked.follows:
                 # The client has asked for nothing, and can send its steers in a request of its own.
                 self._log_refusal(exc)
@@ -283,11 +297,10 @@ class WebSocketSession:
             await self._slow_down(exc)
         return None
 
-    def _submission_of(self, lane: Lane, asked: Asked) -> Submission:
+    def _submission_of(self, lane: Lane, asked: Asked, response_id: str) -> Submission:
         """Raises: RequestError if nothing may follow any more."""
         if asked.follows and self._closing_error is not None:
             raise self._closing_error
-        response_id = new_id("resp")
         body = msgspec.json.encode(asked.request) if asked.request.has_agents else None
         return Submission(
             caller=caller_of(self._socket),
@@ -301,6 +314,9 @@ class WebSocketSession:
             steers=self._steering.open(lane, response_id),
             is_expanded=asked.follows,
             may_have_agents=knows_agents(self._socket),
+            injections=self._injecting.open(lane, response_id)
+            if asked.request.has_agents
+            else None,
         )
 
     async def _stream(
@@ -315,6 +331,8 @@ class WebSocketSession:
                     # Before sending: the client may continue from this response immediately.
                     after = self._finish(lane, created, events[-1])
                     status = events[-1].response.status
+                    self._injecting.end(created.id)
+                self._injecting.note(created.id, events)
                 for event in encoder.visible(events):
                     await self._send(event_frame(event, lane, encoder))
                 activity.silent = False
@@ -326,6 +344,7 @@ class WebSocketSession:
                 key=caller_of(self._socket).key_name,
                 response_id=created.id,
             )
+            self._injecting.end(created.id)
             await created.leave()
         return after.successor
 
