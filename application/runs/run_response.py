@@ -446,7 +446,9 @@ class RunResponse:
             )
             await retry(release, self._retry_s)  # a repetition has no effect: the claim is gone
         shown = run.sequencer.response
-        deliveries = self._make_deliveries(run.tenant, shown) if shown.background else ()
+        # No client has asked for a sub-agent's response: the one above tells of its end.
+        is_told = shown.background and not run.recorder.is_of_sub_agent
+        deliveries = self._make_deliveries(run.tenant, shown) if is_told else ()
         return await run.journal.finish(response, end, deliveries)
 
     async def _end_unstored(self, run: Run, end: Sequence[Event]) -> None:

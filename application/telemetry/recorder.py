@@ -308,6 +308,11 @@ class RunRecorder:
         """Record which agent of a tree the response is of."""
         self._metrics = replace(self._metrics, agent=agent, parent_response_id=parent_response_id)
 
+    @property
+    def is_of_sub_agent(self) -> bool:
+        """Whether another response has started this one."""
+        return bool(self._metrics.parent_response_id)
+
     def note_agents(self, agents: tuple[AgentMetrics, ...]) -> None:
         """Record the sub-agents that the response has started."""
         self._metrics = replace(self._metrics, agents=agents)

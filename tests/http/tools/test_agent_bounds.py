@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.http.access.test_limits import Keys
 from tests.http.conftest import create, script, wait_until
 from tests.http.tools.test_multi_agent import (
     AGENTS,
@@ -247,21 +248,33 @@ def running_child(client: httpx.Client, response: Json) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("way", ["cancel", "delete"])
-def test_agents_end_when_the_response_that_started_them_is_stopped(
-    beta: httpx.Client, model: str, way: str
+def test_agents_end_when_the_response_that_started_them_is_cancelled(
+    beta: httpx.Client, model: str
 ) -> None:
     slow = {"say": "Snow.", "delay": 60}
     deep = spawn("north", spawn("inner", slow), WAIT, said("Done."))
     response = ask(beta, model, deep, WAIT, said("Done."), background=True)
     child = running_child(beta, response)
     grandchild = running_child(beta, {"id": child})
-    if way == "cancel":
-        assert beta.post(f"/responses/{response['id']}/cancel").json()["status"] == "cancelled"
-    else:
-        assert beta.delete(f"/responses/{response['id']}").status_code == 200
+    assert beta.post(f"/responses/{response['id']}/cancel").json()["status"] == "cancelled"
     for each in (child, grandchild):
         assert ended(beta, {"id": each})["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_the_responses_of_agents_are_deleted_with_the_one_that_started_them(
+    beta: httpx.Client, model: str, is_running: bool
+) -> None:
+    last = {"say": "Snow.", "delay": 60 if is_running else 0}
+    deep = spawn("north", spawn("inner", last), WAIT, said("Done."))
+    response = ask(beta, model, deep, WAIT, said("Done."), background=True)
+    child = running_child(beta, response)
+    grandchild = running_child(beta, {"id": child})
+    if not is_running:
+        assert ended(beta, response)["status"] == "completed"
+    assert beta.delete(f"/responses/{response['id']}").status_code == 200
+    for each in (response["id"], child, grandchild):
+        assert beta.get(f"/responses/{each}").status_code == 404
 
 
 def test_agents_end_when_the_client_leaves_a_stream(beta: httpx.Client, model: str) -> None:
@@ -286,3 +299,31 @@ def test_an_agent_that_was_deleted_is_told_to_the_one_above(beta: httpx.Client, 
     done = ended(beta, response)
     assert told(done)[-1][:2] == ("/root/north", "/root")
     assert texts(done)[-1] == ("/root", "A pity.")
+
+
+@pytest.fixture(scope="module")
+def keys(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keys]:
+    folder = tmp_path_factory.mktemp("keys")
+    file = folder / "keys.toml"
+    file.touch()
+    with serve_from(folder, auth="on", keys_file=file, store="sqlite") as server:
+        yield Keys(file, server)
+
+
+def test_a_key_needs_the_right_to_have_agents(keys: Keys) -> None:
+    body = {"model": "scripted-chat", "input": "Hi", "multi_agent": AGENTS}
+    for tools, status in ((("function", "multi_agent"), 200), (("function",), 403)):
+        with keys.client(tools=tools) as client:
+            answer = client.post("/responses", json=body, headers=BETA)
+            assert answer.status_code == status, answer.text
+
+
+def test_an_agent_counts_as_a_request_of_its_key(keys: Keys) -> None:
+    with keys.client(limits={"requests/day": 2}) as client:
+        client.headers.update(BETA)
+        turns = [spawn("one", said("1.")), spawn("two", said("2.")), WAIT, said("Done.")]
+        response = ask(client, "scripted-chat", *turns)
+    first, second = outputs(response, "spawn_agent")
+    assert "/root/one" in first
+    assert "could not be started: Rate limit reached" in second
+    assert texts(response)[-1] == ("/root", "Done.")
