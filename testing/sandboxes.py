@@ -11,12 +11,15 @@ import pytest
 from antiphon.application.ports import (
     CommandExit,
     CommandOutput,
+    MountedSkill,
     Sandbox,
     Sandboxes,
     SandboxFile,
     SandboxSpec,
 )
+from antiphon.application.resources.skills.archive import pack
 from antiphon.domain.errors import SandboxError
+from antiphon.domain.requests.skills import SkillInfo
 
 US, THEM = "us", "them/../us"
 CONTENT = bytes(range(256)) * 1000
@@ -43,6 +46,10 @@ async def run_command(
 
 def names_of(files: Sequence[SandboxFile]) -> set[tuple[str, int, bool]]:
     return {(file.path, file.bytes, file.is_uploaded) for file in files}
+
+
+async def _archive() -> bytes:
+    return pack({"SKILL.md": b"Count.", "a/b.sh": b"#!/bin/sh\necho rows\n"})
 
 
 @pytest.mark.asyncio
@@ -190,6 +197,24 @@ class SandboxesContract:
     ) -> None:
         with pytest.raises(SandboxError):
             await sandbox.put(name, b"a")
+
+    # --- skills -----------------------------------------------------------------------------------
+
+    async def test_skills_are_mounted_and_stay_as_they_are_if_sandboxes_say_so(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        skill = MountedSkill(
+            info=SkillInfo(name="rows", description="Counts rows.", path="/mnt/skills/rows"),
+            version="1",
+            unpacked_bytes=20,
+            read=_archive,
+        )
+        sandbox = sandboxes.open(US, SandboxSpec(skills=(skill,)))
+        assert list(sandbox.skills) == ([skill] if sandboxes.mounts_skills else [])
+        for change in ("true", "echo no > SKILL.md", "rm -f SKILL.md a/b.sh", "touch new"):
+            await run_command(sandbox, f"cd /mnt/skills/rows && {change}")
+            read, _, _ = await run_command(sandbox, "cd /mnt/skills/rows && ls && a/b.sh")
+            assert read == ("SKILL.md\na\nrows\n" if sandboxes.mounts_skills else "")
 
     # --- commands ---------------------------------------------------------------------------------
 

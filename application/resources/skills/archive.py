@@ -31,7 +31,9 @@ MAX_ENTRIES = 1000
 """Folders have entries, too."""
 MAX_FILE_BYTES = 25 * 1024**2
 MAX_UNPACKED_BYTES = 50 * 1024**2
-MAX_FRONT_MATTER_BYTES = 16 * 1024
+MAX_FRONT_MATTER_BYTES = 8 * 1024
+MAX_BRACKETS = 200
+"""Of a front matter: the time that PyYAML takes for nested ones grows with their square."""
 MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 255
 MAX_DEPTH = 16
@@ -278,6 +280,10 @@ def _read_front_matter(manifest: bytes, path: str) -> tuple[str, str]:
 
 
 def _parse_yaml(text: bytes, path: str) -> Mapping[Any, Any]:
+    if text.count(b"[") + text.count(b"{") > MAX_BRACKETS:
+        raise invalid_skill(
+            f"The front matter of SKILL.md has more than {MAX_BRACKETS} brackets.", path
+        )
     # The base loader makes texts, lists and mappings only: no tag, number or date means anything,
     # and nothing that an alias names is copied.
     try:
