@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from antiphon.domain import deltas as d
-from antiphon.domain.bounds import Many, Name, Text
+from antiphon.domain.bounds import Many, Text
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import make_function_call
 from antiphon.domain.vocabulary.builder import BuilderContext
@@ -15,7 +15,10 @@ from antiphon.domain.vocabulary.item import CallId, Item
 from antiphon.domain.vocabulary.kind import AS_SENT, CallKind, ItemKind, Kind, Shown, ToolKind
 from antiphon.domain.vocabulary.shown import Result, View
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS
-from antiphon.domain.vocabulary.tool import Tool
+from antiphon.domain.vocabulary.tool import (
+    Tool,
+    ToolCallerName,
+)
 from antiphon.domain.vocabulary.typed_call import (
     Arguments,
     BufferedCallBuilder,
@@ -40,7 +43,7 @@ class ApplyPatchCallOutput(Item, frozen=True, kw_only=True, tag="apply_patch_cal
 
 
 class ApplyPatch(Tool, frozen=True, kw_only=True, tag="apply_patch"):
-    allowed_callers: Many[Name] | None | UnsetType = UNSET
+    allowed_callers: Many[ToolCallerName] | None | UnsetType = UNSET
 
 
 Path = Annotated[str, Meta(description="The file, relative to the workspace.")]

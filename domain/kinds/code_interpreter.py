@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from antiphon.domain.bounds import Id, Long, Many, Name, Text
+from antiphon.domain.bounds import Id, Long, Many, Text
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import open_unrun_call
 from antiphon.domain.requests.skills import without_data
@@ -26,7 +26,11 @@ from antiphon.domain.vocabulary.kind import (
 )
 from antiphon.domain.vocabulary.shown import Call, Result, View, name_of_kind
 from antiphon.domain.vocabulary.steps import ItemSteps
-from antiphon.domain.vocabulary.tool import Tool, ToolSpec
+from antiphon.domain.vocabulary.tool import (
+    Tool,
+    ToolCallerName,
+    ToolSpec,
+)
 
 PYTHON: Literal["python"] = "python"
 """The kind of the code interpreter, and its name for models."""
@@ -78,7 +82,7 @@ class CodeCompleted(ItemEvent, frozen=True, tag="response.code_interpreter_call.
 
 class CodeInterpreter(Tool, frozen=True, kw_only=True, tag="code_interpreter"):
     container: Id | Json
-    allowed_callers: Many[Name] | None | UnsetType = UNSET
+    allowed_callers: Many[ToolCallerName] | None | UnsetType = UNSET
 
 
 PYTHON_SPEC = ToolSpec(

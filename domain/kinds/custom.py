@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import UNSET, UnsetType, field
 
 from antiphon.domain import grammars
-from antiphon.domain.bounds import Many, Name, Text
+from antiphon.domain.bounds import Many, Text
 from antiphon.domain.errors import InvalidGrammar, RequestError, missing_parameter
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import called_name
@@ -25,7 +25,14 @@ from antiphon.domain.vocabulary.kind import (
 from antiphon.domain.vocabulary.shown import Call, Result
 from antiphon.domain.vocabulary.steps import NO_EVENTS
 from antiphon.domain.vocabulary.text_call import TextCall
-from antiphon.domain.vocabulary.tool import Tool, ToolName, ToolSpec, callers_of, flat_name
+from antiphon.domain.vocabulary.tool import (
+    Tool,
+    ToolCallerName,
+    ToolName,
+    ToolSpec,
+    callers_of,
+    flat_name,
+)
 
 
 class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
@@ -66,7 +73,7 @@ class CustomTool(Tool, frozen=True, kw_only=True, tag="custom"):
     description: Text | None = None
     format: Json = field(default_factory=lambda: {"type": "text"})
     defer_loading: bool | None | UnsetType = UNSET
-    allowed_callers: Many[Name] | None | UnsetType = UNSET
+    allowed_callers: Many[ToolCallerName] | None | UnsetType = UNSET
     async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType, field
 from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
-from antiphon.domain.bounds import Many, Name, Text
+from antiphon.domain.bounds import Many, Text
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.json_schema import find_schema_problem
@@ -31,6 +31,7 @@ from antiphon.domain.vocabulary.text_call import TextCall
 from antiphon.domain.vocabulary.tool import (
     NAMED_KINDS,
     Tool,
+    ToolCallerName,
     ToolName,
     ToolSpec,
     callers_of,
@@ -84,7 +85,7 @@ class FunctionTool(Tool, frozen=True, kw_only=True, tag="function"):
     parameters: Json | None = None
     strict: bool | None = None
     defer_loading: bool | None | UnsetType = UNSET
-    allowed_callers: Many[Name] | None | UnsetType = UNSET
+    allowed_callers: Many[ToolCallerName] | None | UnsetType = UNSET
     output_schema: Json | None | UnsetType = UNSET
     async_: bool | None | UnsetType = field(name="async", default=UNSET)
 

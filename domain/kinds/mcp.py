@@ -28,7 +28,13 @@ from antiphon.domain.vocabulary.kind import (
 )
 from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View, json_arguments
 from antiphon.domain.vocabulary.steps import INPUT_ONLY, NO_EVENTS, ItemSteps, ToolBuilder
-from antiphon.domain.vocabulary.tool import REDACTED, Tool, ToolSpec, qualified_name
+from antiphon.domain.vocabulary.tool import (
+    REDACTED,
+    Tool,
+    ToolCallerName,
+    ToolSpec,
+    qualified_name,
+)
 from antiphon.domain.vocabulary.typed_call import BufferedCallBuilder, EventsAndItem
 
 MCP_KINDS = ("mcp", "mcp_approval")
@@ -122,7 +128,7 @@ class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
     allowed_tools: Many[Name] | Json | None | UnsetType = UNSET
     require_approval: Name | Json | None | UnsetType = UNSET
     defer_loading: bool | None | UnsetType = UNSET
-    allowed_callers: Many[Name] | None | UnsetType = UNSET
+    allowed_callers: Many[ToolCallerName] | None | UnsetType = UNSET
 
 
 def model_name(label: str, name: str) -> str:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
-from antiphon.domain.bounds import Int, Long, Many, Name, Text
+from antiphon.domain.bounds import Int, Long, Many, Text
 from antiphon.domain.json import Json
 from antiphon.domain.kinds.function import make_function_call
 from antiphon.domain.requests.skills import describe_skills, local_skills, without_data
@@ -26,7 +26,11 @@ from antiphon.domain.vocabulary.steps import (
     to_arguments_delta,
     to_progress,
 )
-from antiphon.domain.vocabulary.tool import Tool, ToolSpec
+from antiphon.domain.vocabulary.tool import (
+    Tool,
+    ToolCallerName,
+    ToolSpec,
+)
 from antiphon.domain.vocabulary.typed_call import (
     Arguments,
     BufferedCallBuilder,
@@ -95,7 +99,7 @@ class ShellOutputDone(
 
 class Shell(Tool, frozen=True, kw_only=True, tag="shell"):
     environment: Json | None | UnsetType = UNSET
-    allowed_callers: Many[Name] | None | UnsetType = UNSET
+    allowed_callers: Many[ToolCallerName] | None | UnsetType = UNSET
 
     @property
     def is_local(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, UnsetType
@@ -24,13 +24,15 @@ def none_if_unset(value: T | None | UnsetType) -> T | None:
     return None if isinstance(value, UnsetType) else value
 
 
-DIRECT = "direct"
+ToolCallerName = Literal["direct", "programmatic"]
+
+DIRECT: ToolCallerName = "direct"
 """The caller in `allowed_callers` that is the model itself, and not a program that it wrote."""
 
-PROGRAMMATIC = "programmatic"
+PROGRAMMATIC: ToolCallerName = "programmatic"
 """The caller that is a program of the model's."""
 
-ONLY_DIRECT = (DIRECT,)
+ONLY_DIRECT: tuple[str, ...] = (DIRECT,)
 """The callers of a tool that does not name any."""
 
 

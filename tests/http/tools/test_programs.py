@@ -614,6 +614,15 @@ def test_what_the_client_says_beside_the_results_comes_after_the_output(
     assert prompt.index("3 units") < prompt.index("So?")
 
 
+def test_a_caller_that_there_is_not_is_refused(http: httpx.Client, model: str) -> None:
+    body = {"model": model, "input": "Hello.", "tools": [function(callers=["everyone"])]}
+    answer = http.post("/responses", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "tools[0].allowed_callers[0]"
+    assert "programmatic" in error["message"]
+
+
 def test_the_tool_can_be_forced(programs: httpx.Client, model: str) -> None:
     response = create(programs, model=model, input="Go.", tools=[PROGRAMS], tool_choice=PROGRAMS)
     assert kinds(response)[:2] == ["program", "program_output"]
