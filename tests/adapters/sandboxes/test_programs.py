@@ -23,7 +23,7 @@ from antiphon.application.ports import (
     ProgramSource,
     ProgramStep,
 )
-from antiphon.domain.errors import SandboxError
+from antiphon.domain.errors import SandboxError, SettingsError
 from antiphon.testing.programs import OUTCOMES, ROUNDS, ProgramsContract, run
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bwrap here")
@@ -287,3 +287,9 @@ async def test_outcomes_of_all_sizes_are_taken() -> None:
     too_large = [CallOutcome("x" * 40_000_000)]
     assert (await run(programs, source, too_large)).is_error
     await programs.aclose()
+
+
+async def test_without_bubblewrap_a_server_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SettingsError, match="apt-get install bubblewrap"):
+        await QuickjsPrograms().start()

@@ -3,85 +3,26 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 from tests.http.conftest import create, frames, script, text_of, wait_until
-
-Json = dict[str, Any]
-
-PROGRAMS = {"type": "programmatic_tool_calling"}
-BOTH = ["direct", "programmatic"]
-ODD = {
-    "type": "mcp",
-    "server_label": "odd",
-    "require_approval": "never",
-    "allowed_callers": ["programmatic"],
-}
-
-
-def function(name: str = "stock", callers: list[str] | None = None, **fields: Any) -> Json:
-    return {
-        "type": "function",
-        "name": name,
-        "parameters": {"type": "object", "properties": {"sku": {"type": "string"}}},
-        "allowed_callers": ["programmatic"] if callers is None else callers,
-        **fields,
-    }
-
-
-@pytest.fixture(scope="module")
-def programs(serve_odd_tools: Any) -> Iterator[httpx.Client]:
-    if shutil.which("bwrap") is None:
-        pytest.skip("there is no bwrap here: apt-get install bubblewrap")
-    with serve_odd_tools(
-        **{"programs": True, "code.program_cpu_s": 1, "code.program_memory_mb": 16}
-    ) as client:
-        yield client
-
-
-def program(code: str) -> Json:
-    return {"call": "program", "args": {"code": code}}
-
-
-def asked(code: str, *more: Any) -> Json:
-    turns = more or ({"say": "Enough."},)
-    return {"role": "user", "content": script(program(code), *turns)}
-
-
-def kinds(response: Json) -> list[str]:
-    return [item["type"] for item in response["output"]]
-
-
-def calls_of(response: Json) -> list[Json]:
-    return [item for item in response["output"] if item["type"] == "function_call"]
-
-
-def output_of(response: Json) -> Json:
-    [output] = [item for item in response["output"] if item["type"] == "program_output"]
-    return dict(output)
-
-
-def answers(response: Json, *outputs: Any) -> list[Json]:
-    """Return outputs of the response's calls, in their order; what is no string is JSON."""
-    return [
-        {
-            "type": "function_call_output",
-            "call_id": call["call_id"],
-            "output": output if isinstance(output, str) else json.dumps(output),
-        }
-        for call, output in zip(calls_of(response), outputs, strict=True)
-    ]
-
-
-SUM = """
-const [a, b] = await Promise.all(["x", "y"].map((sku) => tools.stock({ sku })));
-text(`${a.units + b.units} units`);
-"""
+from tests.support.programs import (
+    BOTH,
+    ODD,
+    PROGRAMS,
+    SUM,
+    Json,
+    answers,
+    asked,
+    calls_of,
+    function,
+    kinds,
+    output_of,
+)
 
 
 def test_a_program_waits_for_the_clients_results_and_goes_on(
@@ -358,72 +299,6 @@ def test_the_model_sees_the_program_and_its_output_alone(
     assert "secret" in json.dumps(items)
 
 
-ENDS = {
-    # code: the end of the output
-    "throw new TypeError('odd')": "TypeError: odd (line 1)",
-    "text('one'); throw { a: 1 }": 'one\nError: {"a":1}',
-    "throw null": "Error: null was thrown, or the memory was full.",
-    "const = 1": "SyntaxError:",
-    "while (true) {}": "Error: the program computed for more than 1 seconds.",
-    "for (;;) await 1": "Error: the program computed for more than 1 seconds.",
-    "const f = () => f(); f()": "RangeError: Maximum call stack size exceeded (line 1)",
-    "return 'x'.repeat(1e9)": "InternalError: out of memory (line 1)",
-    "text('x'.repeat(300000))": "Error: A program may write 262144 characters.",
-    "await new Promise(() => {})": "Error: the program waits for something that never happens.",
-    "await fetch('http://127.0.0.1')": "ReferenceError: fetch is not defined (line 1)",
-    "await import('fs')": "ReferenceError: could not load module",
-    "await tools.stock('x')": "Error: stock: the input must be an object.",
-    "await tools.stock(1n)": "Error: stock: the arguments must be JSON.",
-    "await tools.stock({ a: 'x'.repeat(2e6) })": "arguments may have 1048576 characters.",
-}
-
-
-@pytest.mark.parametrize("code", ENDS)
-def test_a_program_that_fails_ends_with_the_reason(programs: httpx.Client, code: str) -> None:
-    response = create(
-        programs, model="scripted-chat", input=[asked(code)], tools=[PROGRAMS, function()]
-    )
-    output = output_of(response)
-    assert output["status"] == "incomplete"
-    assert ENDS[code] in output["result"]
-    assert (response["status"], text_of(response)) == ("completed", "Enough.")
-
-
-def test_a_program_makes_a_thousand_calls_in_portions(programs: httpx.Client) -> None:
-    code = """
-        const calls = Array.from({ length: 1001 }, () => tools.stock("").catch((e) => e.message));
-        return new Set(await Promise.all(calls)).size + (await calls[1000]);
-    """
-    response = create(
-        programs, model="scripted-chat", input=[asked(code)], tools=[PROGRAMS, function()]
-    )
-    assert output_of(response)["result"] == "2A program may make 1000 calls."
-    code = "await Promise.all(Array.from({ length: 40 }, (_, n) => tools.stock({ sku: `${n}` })))"
-    response = create(
-        programs, model="scripted-chat", input=[asked(code)], tools=[PROGRAMS, function()]
-    )
-    assert len(calls_of(response)) == 32
-
-
-def test_a_call_that_fails_throws(programs: httpx.Client, model: str) -> None:
-    code = "try { await tools.odd__boom({}); } catch (error) { return 'caught ' + error.message; }"
-    response = create(programs, model=model, input=[asked(code)], tools=[PROGRAMS, ODD])
-    output = output_of(response)
-    assert output["status"] == "completed"
-    assert output["result"].startswith("caught ")
-
-
-def test_calls_of_programs_count_toward_max_tool_calls(programs: httpx.Client, model: str) -> None:
-    code = """
-        const all = await Promise.allSettled([1, 2, 3].map((words) => tools.odd__say({ words })));
-        return all.map((each) => each.status);
-    """
-    response = create(
-        programs, model=model, input=[asked(code)], tools=[PROGRAMS, ODD], max_tool_calls=2
-    )
-    assert json.loads(output_of(response)["result"]) == ["fulfilled", "fulfilled", "rejected"]
-
-
 @pytest.mark.parametrize("approve", [True, False, None])
 def test_a_call_that_needs_approval_waits_for_it(
     programs: httpx.Client, model: str, approve: bool | None
@@ -448,91 +323,6 @@ def test_a_call_that_needs_approval_waits_for_it(
         assert output_of(second)["result"] == "word word "
     else:
         assert output_of(second)["result"] == "Error: The user did not approve this call."
-
-
-def changed_code(items: list[Json]) -> list[Json]:
-    return [
-        {**item, "code": item["code"].replace("'x'", "'y'")} if "code" in item else item
-        for item in items
-    ]
-
-
-def swapped_calls(items: list[Json]) -> list[Json]:
-    return [items[0], items[2], items[1]]
-
-
-@pytest.mark.parametrize("change", [changed_code, swapped_calls])
-def test_a_repeat_that_differs_ends_with_an_error_and_mixes_nothing_up(
-    programs: httpx.Client, model: str, change: Callable[[list[Json]], list[Json]]
-) -> None:
-    code = "await Promise.all(['x', 'z'].map((sku) => tools.stock({ sku })))"
-    question, tools = asked(code), [PROGRAMS, function()]
-    first = create(programs, model=model, input=[question], tools=tools)
-    items = [question, *change(first["output"]), *answers(first, "1", "2")]
-    second = create(programs, model=model, input=items, tools=tools, store=False)
-    output = output_of(second)
-    assert output["status"] == "incomplete"
-    assert "it made another call than before: stock(" in output["result"]
-    assert text_of(second) == "Enough."
-
-
-def test_a_program_ends_if_the_request_has_the_tool_no_more(
-    programs: httpx.Client, http: httpx.Client, model: str
-) -> None:
-    question, tools = asked(SUM), [PROGRAMS, function()]
-    first = create(programs, model=model, input=[question], tools=tools)
-    items = [question, *first["output"], *answers(first, "1", "2")]
-    for client, reason in ((programs, "another call"), (http, "does not run programs")):
-        second = create(client, model=model, input=items, store=False)
-        assert output_of(second)["status"] == "incomplete"
-        assert reason in output_of(second)["result"]
-        assert text_of(second) == "Enough."
-
-
-def test_every_call_must_have_its_output(programs: httpx.Client, model: str) -> None:
-    tools = [PROGRAMS, function()]
-    first = create(programs, model=model, input=[asked(SUM)], tools=tools)
-    body = {"model": model, "tools": tools, "previous_response_id": first["id"]}
-    answer = programs.post("/responses", json={**body, "input": answers(first, "1", "2")[:1]})
-    assert answer.status_code == 400
-    assert calls_of(first)[1]["call_id"] in answer.json()["error"]["message"]
-
-
-def test_a_program_that_was_cut_off_never_runs(programs: httpx.Client, model: str) -> None:
-    code = "await tools.odd__say({ words: 1 }); " + "text('long');" * 50
-    tools = [PROGRAMS, ODD]
-    first = create(programs, model=model, input=[asked(code)], tools=tools, max_output_tokens=30)
-    assert first["status"] == "incomplete"
-    assert "mcp_call" not in kinds(first)
-    assert "program" not in kinds(first)
-
-
-def test_a_program_that_was_cancelled_does_not_go_on_and_the_model_is_told(
-    programs: httpx.Client, model: str
-) -> None:
-    code = "await tools.odd__say({ words: 1 }); await tools.odd__hang({}); return 'end'"
-    body = {"model": model, "tools": [PROGRAMS, ODD]}
-    begun = create(programs, input=[asked(code)], background=True, **body)
-    path = f"/responses/{begun['id']}"
-    with programs.stream("GET", path, params={"stream": "true"}) as stream:
-        lines = (line for line in stream.iter_lines() if '"mcp_call"' in line)
-        assert next(line for line in lines if '"name":"hang"' in line)
-    cancelled = programs.post(f"{path}/cancel").json()
-    assert kinds(cancelled) == ["mcp_list_tools", "program", "mcp_call", "mcp_call"]
-    question = {"role": "user", "content": script({"say": "On."})}
-    response = create(
-        programs,
-        input=[question],
-        previous_response_id=begun["id"],
-        enable_response_messages=True,
-        **body,
-    )
-    assert kinds(response) == ["program_output", "message"]
-    assert output_of(response)["status"] == "incomplete"
-    assert "the program was stopped with its response" in output_of(response)["result"]
-    assert text_of(response) == "On."
-    prompt = json.dumps(response["input_messages"])
-    assert prompt.index("was stopped with its response") < prompt.index("On.")
 
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -614,26 +404,9 @@ def test_what_the_client_says_beside_the_results_comes_after_the_output(
     assert prompt.index("3 units") < prompt.index("So?")
 
 
-def test_a_caller_that_there_is_not_is_refused(http: httpx.Client, model: str) -> None:
-    body = {"model": model, "input": "Hello.", "tools": [function(callers=["everyone"])]}
-    answer = http.post("/responses", json=body)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == "tools[0].allowed_callers[0]"
-    assert "programmatic" in error["message"]
-
-
 def test_the_tool_can_be_forced(programs: httpx.Client, model: str) -> None:
     response = create(programs, model=model, input="Go.", tools=[PROGRAMS], tool_choice=PROGRAMS)
     assert kinds(response)[:2] == ["program", "program_output"]
-
-
-def test_a_server_without_programs_names_what_has_no_effect(http: httpx.Client, model: str) -> None:
-    tools = [PROGRAMS, function(), function("mine", BOTH)]
-    body = {"model": model, "input": "Hello.", "tools": tools}
-    answer = http.post("/responses", json=body)
-    assert answer.status_code == 200
-    assert answer.headers["x-antiphon-ignored"] == ("tools[0], tools[1], tools[2].allowed_callers")
 
 
 def test_the_official_client_reads_the_items(programs: httpx.Client, model: str) -> None:
