@@ -49,7 +49,7 @@ class RecordSinks(Struct, frozen=True, kw_only=True):
 
 
 class RunFeatures(Struct, frozen=True, kw_only=True):
-    """What runs may use besides models and tools; None: this server does not have it."""
+    """The parts besides models and tools that runs may use; None: this server does not have it."""
 
     programs: Programs | None = None
     agents: AgentTools | None = None

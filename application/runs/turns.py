@@ -283,6 +283,9 @@ class Turns:
                 programs := self._programs.turn(output, offer.program_specs, first_item)
             ):
                 yield programs
+            if self._plan.guards is not None and self._plan.guards.has_stopped:
+                yield OutOfBudgetTurn("content_filter", after=last_turn)
+                return
             new_items, is_answered = output[first_item:], False
             if open_calls(new_items) and agents is not None and agents.takes_outputs:
                 last_turn = ClientTurn(agents, self._calls.recall, after=last_turn)
@@ -291,9 +294,6 @@ class Turns:
                     yield programs
                 new_items, is_answered = output[first_item:], True
             if open_calls(new_items):
-                return
-            if self._plan.guards is not None and self._plan.guards.has_stopped:
-                yield OutOfBudgetTurn("content_filter", after=last_turn)
                 return
             if agents is not None:
                 new_items = own_items(new_items, agents.name)

@@ -207,9 +207,11 @@ class HeldDeltas:
         position = 0
         while self._segments:
             segment = self._segments[0]
+            if segment.is_open:
+                break
             if segment.call is not None:
                 position += len(segment.text)
-                if segment.is_open or not segment.is_asked or (window and position > end):
+                if not segment.is_asked or (window and position > end):
                     break
                 released += segment.deltas
             else:

@@ -146,7 +146,7 @@ class Guards:
     async def check(self, named: NamedGuard, asked: GuardQuestion) -> Verdict:
         """Return one guard's verdict. Raises: GuardFailed."""
         # In a task of its own, since it might ignore its cancellation.
-        task = asyncio.ensure_future(named.guard.check(asked))
+        task = asyncio.create_task(_check(named.guard, asked))
         try:
             await asyncio.wait({task}, timeout=self.terms.check_s)
         finally:
@@ -185,6 +185,13 @@ def _requested(
     own = [each for each in guards if each.guard is moderator]
     places = [place for place in moderation.blocks if not any(each.is_asked(place) for each in own)]
     return [NamedGuard(name=MODERATION, guard=moderator, places=places)] if places else []
+
+
+async def _check(guard: Guard, asked: GuardQuestion) -> Verdict:
+    try:
+        return await guard.check(asked)
+    except SystemExit as error:  # no guard ends the server
+        raise RuntimeError("the guard wanted to end the server") from error
 
 
 def _is_whole(verdict: Verdict) -> bool:

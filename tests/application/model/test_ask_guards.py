@@ -80,12 +80,24 @@ async def test_a_guard_that_ignores_its_cancellation_is_left_behind() -> None:
     release.set()
 
 
-async def test_a_guard_that_cancels_itself_has_failed() -> None:
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, SystemExit, RuntimeError, TimeoutError, GuardFailed("g", "x")]
+)
+async def test_whatever_a_guard_raises_is_a_failure(error: Any) -> None:
     async def answer(_: GuardQuestion) -> Verdict:
-        raise asyncio.CancelledError
+        raise error
 
-    with pytest.raises(GuardFailed):
+    with pytest.raises(GuardFailed, match="The guard 'g0' of this server failed"):
         await opened(Answering(answer)).ask("text", "output")
+
+
+async def test_a_guard_whose_check_is_no_coroutine_has_failed() -> None:
+    class Plain(Answering):
+        def check(self, asked: GuardQuestion) -> Any:
+            return Pass()
+
+    with pytest.raises(GuardFailed, match="it had an error"):
+        await opened(Plain(lambda _: asyncio.sleep(0))).ask("text", "output")
 
 
 @pytest.mark.parametrize(

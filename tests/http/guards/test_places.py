@@ -260,3 +260,14 @@ def test_a_summary_has_no_word_that_its_reasoning_may_not_have(
     }
     response = stream(servers["output"], **body)
     check_end(response, verdict)
+
+
+def test_a_result_that_is_stopped_ends_a_response_that_waits_for_its_client(
+    servers: dict[str, httpx.Client], verdict: str, model: str
+) -> None:
+    turns = [[{"mcp": "say", "args": {}}, {"call": "f", "args": {}}]]
+    response = create(
+        servers["tool_result"], model=model, input=script(*turns), tools=[*MCP, *FUNCTION]
+    )
+    assert WORD not in json.dumps(response["output"])
+    assert response["status"] == ("incomplete" if verdict == "stop" else "completed")
