@@ -239,7 +239,10 @@ def _specs_of(definition: ToolDefinition, callers: Sequence[str]) -> tuple[t.Too
         specs = specs_of(tool, definition.path, is_server_run=definition.is_server_run)
     if definition.note:
         specs = tuple(
-            replace(spec, description=f"{spec.description}\n{definition.note}") for spec in specs
+            replace(
+                spec, description=f"{spec.description}\n{definition.note}", note=definition.note
+            )
+            for spec in specs
         )
     own_callers = callers_of(definition.original or tool)
     if own_callers != ONLY_DIRECT:

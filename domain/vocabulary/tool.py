@@ -111,7 +111,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     `(syntax, definition)` of a custom tool. `original_name` is the name that the client knows, if
     it differs. A `deferred` tool is shown only after a tool search has found it. `approval_key`
     identifies what the client approves with a call (mcp.py). `callers` are who may call it, and
-    `output_schema` is that of its results, for programs.
+    `output_schema` is that of its results, for programs. `note` is the end of the description that
+    only this response has, for formats that have a description of their own.
     """
 
     name: str
@@ -126,6 +127,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     approval_key: str | None = None
     callers: tuple[str, ...] = ONLY_DIRECT
     output_schema: Json | None = None
+    note: str = ""
 
     @property
     def client_name(self) -> str:

@@ -20,7 +20,9 @@ def zipped(files: Mapping[str, str | bytes]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, body in files.items():
-            archive.writestr(name, body)
+            entry = zipfile.ZipInfo(name)  # with a time that is always the same
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, body)
     return content.getvalue()
 
 

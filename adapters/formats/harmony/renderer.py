@@ -231,7 +231,9 @@ class Renderer:
         leading, _ = leading_instructions(turn.items)
         yield self._message_entry("system", self._encode_fixed(self._system_text(turn)))
         texts = (_text_of_body(message.content or "") for message in leading)
-        instructions = [text for text in (turn.instructions, *texts) if text]
+        # Not in the system message, which is the server's: clients write these.
+        notes = (tool.note for tool in prompt_tools(turn) if is_hosted(tool))
+        instructions = [text for text in (turn.instructions, *texts, *notes) if text]
         if developer := _developer_body(turn, instructions, functions_section):
             yield self._message_entry("developer", developer)
         for message in turn.previous_messages:
