@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.faults.kills.test_killed_calls import SLEEP, is_asleep, over
 from tests.faults.support import noting_tools
 from tests.faults.support.replicas import LEASE_S, background, frames_of, replicas, stream, wait_for
-from tests.faults.kills.test_killed_calls import SLEEP, is_asleep, over
 from tests.golden.test_golden_flows import check_order
 
 from antiphon.application.tools.calls import LOST
