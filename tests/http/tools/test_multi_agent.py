@@ -1,7 +1,7 @@
 """Sub-agents over HTTP: a model starts other responses, sends them messages and waits for them.
 
-What happens when servers are killed is in tests.faults.kills.test_killed_agents.py, and what OpenAI's
-client makes of them in tests/clients/test_multi_agent.py.
+What happens when servers are killed is in tests/faults/kills/test_killed_agents.py, and what
+OpenAI's client makes of them in tests/clients/test_multi_agent.py.
 """
 
 from __future__ import annotations
