@@ -149,16 +149,15 @@ def was_stopped(program: i.Program, earlier: Sequence[i.AnyItem]) -> bool:
 
     Then the last call that the program made is one of the server's, and has not ended.
     """
-    *_, last = (None, *(at for at, by in nested_calls(earlier).items() if by == program.call_id))
-    if last is None or i.kind_of(earlier[last]).next == "client":
+    calls = [at for at, caller in nested_calls(earlier).items() if caller == program.call_id]
+    if not calls or i.waits_for_client(earlier[calls[-1]]):
         return False
-    pairs = pair_outputs_with_calls(earlier)
-    answers = [earlier[output] for output, call in pairs.items() if call == last]
-    if i.kind_of(earlier[last]).answered_by is None:
-        answers = [earlier[last]]
-    elif i.waits_for_client(earlier[last]):
-        return False
-    return not answers or getattr(answers[-1], "status", None) in UNFINISHED
+    answer: i.Item | None = earlier[calls[-1]]
+    if i.kind_of(earlier[calls[-1]]).answered_by is not None:
+        pairs = pair_outputs_with_calls(earlier)
+        outputs = (earlier[output] for output, call in pairs.items() if call == calls[-1])
+        answer = next(outputs, None)
+    return answer is None or getattr(answer, "status", None) in UNFINISHED
 
 
 def recorded_calls(
