@@ -27,6 +27,10 @@ PIECE_CHARS = 16_384
 """The server gets a longer text in pieces: models of moderation read no more at a time."""
 
 
+TEXTS_AT_ONCE = 32
+"""Texts in one request, as in OpenAI's API."""
+
+
 class Moderation(Struct, frozen=True):
     """The result for one piece: whether it is flagged, and a score for each category."""
 
@@ -111,6 +115,12 @@ class ModerationGuard(Moderator):
 
     async def _moderate(self, texts: Sequence[str], tenant: str) -> Sequence[Moderation]:
         """Return a result for each text. Raises: FetchError."""
+        results: list[Moderation] = []
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            results += await self._ask(texts[start : start + TEXTS_AT_ONCE], tenant)
+        return results
+
+    async def _ask(self, texts: Sequence[str], tenant: str) -> Sequence[Moderation]:
         body = msgspec.json.encode({"model": self._model, "input": texts})
         answer = await self._fetcher.fetch(
             self._url, tenant=tenant, method="POST", headers=self._headers, content=body

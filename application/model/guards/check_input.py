@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from antiphon.application.model.guards.texts import texts_in, with_texts
 from antiphon.application.ports import Turn
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.errors import RequestError
-from antiphon.domain.items import AnyItem
+from antiphon.domain.items import AnyItem, Item
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.guards import Refuse, Stop
 
@@ -45,16 +45,14 @@ async def check_input(submission: Submission, guards: ResponseGuards | None) -> 
             param="raw_prompt",
         )
     size = TEXT_COST * len(submission.body or b"")
-    values = await run_in_thread(size, _values_of, request)
-    texts = texts_in(values)
+    values, texts = await run_in_thread(size, _read_request, request)
     guards.input_texts = texts
     submission = replace(submission, is_moderated=guards.moderates)
     answer = await guards.ask_about_all(texts, "input") if texts else texts
     if isinstance(answer, Refuse | Stop):
         submission = replace(submission, refused=answer)
     elif answer != texts:
-        values = with_texts(values, iter(answer))
-        request = await run_in_thread(size, _with_values, request, values)
+        request = await run_in_thread(size, _replace_texts, request, values, answer)
         submission, texts = replace(submission, request=request), list(answer)
     return CheckedInput(submission=submission, texts=frozenset(texts))
 
@@ -71,8 +69,7 @@ async def check_turn(
     if guards is None or submission.refused is not None or not guards.ask_at("input"):
         return submission, turn
     size = ITEM_BYTES * len(turn.items)
-    values = await run_in_thread(size, msgspec.to_builtins, turn.items)
-    texts = texts_in(values)
+    values, texts = await run_in_thread(size, _read_items, turn.items)
     if checked.texts.issuperset(texts):
         return submission, turn
     answer = await guards.ask_about_all(texts, "input")
@@ -82,6 +79,22 @@ async def check_turn(
         return submission, turn
     items = msgspec.convert(with_texts(values, iter(answer)), list[AnyItem])
     return submission, replace(turn, items=items)
+
+
+def _read_items(items: Sequence[Item]) -> tuple[Any, list[str]]:
+    values = msgspec.to_builtins(items)
+    return values, texts_in(values)
+
+
+def _read_request(request: CreateResponse) -> tuple[dict[str, Any], list[str]]:
+    values = _values_of(request)
+    return values, texts_in(values)
+
+
+def _replace_texts(
+    request: CreateResponse, values: Mapping[str, Any], texts: Sequence[str]
+) -> CreateResponse:
+    return _with_values(request, with_texts(values, iter(texts)))
 
 
 def _values_of(request: CreateResponse) -> dict[str, Any]:

@@ -97,6 +97,12 @@ async def test_a_long_text_is_sent_in_pieces_and_no_word_is_lost(
     assert max(map(len, server.texts)) == PIECE_CHARS
 
 
+async def test_a_very_long_text_takes_several_requests(server: FakeModerations) -> None:
+    text = "x" * (40 * PIECE_CHARS) + "xyzzy"
+    assert isinstance(await connect(server.url).check(a_question(text)), Refuse)
+    assert [len(body["input"]) for body in server.asked] == [32, 9]
+
+
 async def test_of_a_text_that_has_passed_only_the_end_is_sent_again(
     server: FakeModerations,
 ) -> None:
