@@ -18,7 +18,7 @@ from typing import Any
 from antiphon.adapters.sandboxes.bwrap_command import NOBODY
 from antiphon.application.ports import MountedSkill
 from antiphon.application.resources.skills.archive import unpack
-from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.support.tasks import run_or_undo
 from antiphon.domain.errors import RequestError, SandboxError
 
 
@@ -40,9 +40,12 @@ class SkillFolders:
         async with self._lock:
             if self._is_removed:
                 raise SandboxError("The container is closed.")
+            if not self._skills:
+                return {}
             if self._paths is None:
                 # Threads cannot be cancelled: they would write into what has been removed.
-                self._paths = await run_to_completion(self._write())
+                writing = self._write()
+                self._paths = await run_or_undo(writing, self._undo, fails_with=SandboxError)
             return self._paths
 
     async def remove(self) -> None:
@@ -52,8 +55,6 @@ class SkillFolders:
             await self._remove()
 
     async def _write(self) -> Mapping[str, str]:
-        if not self._skills:
-            return {}
         paths: dict[str, str] = {}
         try:
             root = await asyncio.to_thread(_make_root)
@@ -72,6 +73,9 @@ class SkillFolders:
             await self._remove()
             raise
         return paths
+
+    async def _undo(self, _paths: Mapping[str, str]) -> None:
+        await self._remove()
 
     async def _remove(self) -> None:
         if self._remove_root is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,6 +10,8 @@ import pytest
 from openai import OpenAI
 from tests.http.conftest import create, script, text_of
 from tests.support.skill_archives import inline, manifest, reference, skill, zipped
+
+from antiphon.domain.errors import SettingsError
 
 Json = dict[str, Any]
 
@@ -304,7 +307,7 @@ def test_skills_of_a_client_that_say_too_little_or_too_much_are_refused(
 
 
 @pytest.mark.slow
-def test_every_tenant_may_use_the_operators_skills(serve: Any, tmp_path: Any, model: str) -> None:
+def test_every_tenant_may_use_the_operators_skills(serve: Any, tmp_path: Path, model: str) -> None:
     folder = tmp_path / "skills"
     (folder / "csv-tools" / "bin").mkdir(parents=True)
     (folder / ".git").mkdir()
@@ -323,6 +326,32 @@ def test_every_tenant_may_use_the_operators_skills(serve: Any, tmp_path: Any, mo
         assert http.post("/responses", json=asked).status_code == 404
         assert http.get("/skills").json()["data"] == []
         assert http.get("/skills/csv-tools").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("files", "because"),
+    [
+        (None, "does not exist"),
+        ({"a/b.txt": ""}, "one SKILL.md"),
+        ({"a/SKILL.md": "# Hi"}, "front matter"),
+        ({"a/SKILL.md": manifest(name="A")}, "lowercase"),
+        ({"a/SKILL.md": manifest(), "b/SKILL.md": manifest()}, "Two skills"),
+        ({"a/SKILL.md": manifest(), "a/passwd": "link"}, "a link or a device"),
+    ],
+)
+def test_a_folder_without_valid_skills_keeps_the_server_from_starting(
+    serve: Any, tmp_path: Path, files: dict[str, str] | None, because: str
+) -> None:
+    folder = tmp_path / "skills"
+    for name, text in (files or {}).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text == "link":
+            path.symlink_to("/etc/passwd")
+        else:
+            path.write_text(text)
+    with pytest.raises(SettingsError, match=because), serve(**{"code.skills_dir": folder}):
+        pass
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from tests.security.support.server_probe import (
 from antiphon.domain.batches.batch import NewBatch
 from antiphon.domain.requests import request as r
 from antiphon.domain.requests.decisions import NewDecision
+from antiphon.domain.requests.skills import NewDefaultVersion
 from antiphon.domain.retrieval import vector_stores as v
 from antiphon.domain.retrieval.embeddings import NewEmbeddings
 from antiphon.entrypoints.http.doors.chat.request import ChatRequest
@@ -135,6 +136,7 @@ ENDPOINTS = (
     ),
     Endpoint("/v1/containers", r.NewContainer, {"name": "a"}),
     Endpoint("/v1/containers/{none}/files", r.NewContainerFile),
+    Endpoint("/v1/skills/{none}", NewDefaultVersion, {"default_version": "1"}),
     Endpoint(
         "/v1/vector_stores",
         v.NewVectorStore,
@@ -158,7 +160,14 @@ ENDPOINTS = (
     Endpoint("/v1/vector_stores/{vector_store}/file_batches", v.NewFileBatch),
 )
 
-FORMS = frozenset({"/v1/files", "/v1/containers/{container_id}/files"})
+FORMS = frozenset(
+    {
+        "/v1/files",
+        "/v1/containers/{container_id}/files",
+        "/v1/skills",
+        "/v1/skills/{skill_id}/versions",
+    }
+)
 """Endpoints that take a form; the second takes JSON as well."""
 
 
