@@ -23,7 +23,7 @@ from antiphon.entrypoints.commands.doctor.findings import (
 )
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server.lifetime import Startable, parts_that_read
-from antiphon.entrypoints.wiring.code import sandboxes
+from antiphon.entrypoints.wiring.code import programs, sandboxes
 from antiphon.entrypoints.wiring.fetching import url_policy
 from antiphon.entrypoints.wiring.tools import tool_servers
 from antiphon.entrypoints.wiring.webhooks import operator_policy, read_endpoints
@@ -81,6 +81,18 @@ async def check_sandbox(installation: Installation) -> Sequence[Finding]:
         ]
     limits = f"; its limits are enforced by {limited_by}" if limited_by else ""
     return [ok(f"The sandbox passed its self-test{limits}.")]
+
+
+async def check_programs(installation: Installation) -> Sequence[Finding]:
+    """Return whether programs of models run in their sandbox."""
+    found = programs(installation.settings)
+    if found is None:
+        return [skipped("Programs are off.")]
+    try:
+        await found.start()
+    finally:
+        await found.aclose()
+    return [ok("A program ran in its sandbox.")]
 
 
 async def check_parts(installation: Installation) -> Sequence[Finding]:
@@ -180,4 +192,5 @@ CHECKS: Sequence[Check] = (
     Check(name="tool servers", run=check_tool_servers, limit_s=30),
     Check(name="parts", run=check_parts, limit_s=60),
     Check(name="sandbox", run=check_sandbox, limit_s=120),
+    Check(name="programs", run=check_programs, limit_s=60),
 )

@@ -254,8 +254,16 @@ def test_a_missing_sandbox_program_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    [(status, text)] = findings("sandbox", code_interpreter=True)
-    assert (status, "apt-get install" in text) == ("problem", True)
+    for check, setting in (("sandbox", "code_interpreter"), ("programs", "programs")):
+        [(status, text)] = findings(check, **{setting: True})
+        assert (status, "apt-get install" in text) == ("problem", True)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
+def test_a_program_is_tried() -> None:
+    assert findings("programs", programs=True) == [("ok", "A program ran in its sandbox. ")]
+    [(status, _)] = findings("programs")
+    assert status == "skipped"
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")

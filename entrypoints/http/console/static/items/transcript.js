@@ -30,6 +30,8 @@ const HEADS = {
   agent_message: (item) => `message from ${item.author ?? "?"} to ${item.recipient ?? "?"}`,
   multi_agent_call: (item) => `agents: ${item.action}`,
   multi_agent_call_output: (item) => `agents: ${item.action} output`,
+  program: () => "program",
+  program_output: () => "program output",
   shell_call: () => "shell",
   shell_call_output: () => "shell output",
 };
@@ -66,6 +68,8 @@ const BODIES = {
   agent_message: (item) => parts((item.content ?? []).map?.((part) => ({ text: part.text ?? part.encrypted_content })) ?? item.content),
   multi_agent_call: (item) => code(pretty(item.arguments), "arguments"),
   multi_agent_call_output: (item) => (item.output ?? []).map((part) => said(pretty(part.text ?? ""))),
+  program: (item) => code(item.code ?? "", "code"),
+  program_output: (item) => said(item.result ?? ""),
   shell_call: (item) => code((item.action?.commands ?? []).join("\n"), "commands"),
   shell_call_output: (item) => (item.output ?? []).map((each) => [
     each.stdout && labeled("stdout", said(each.stdout)), each.stderr && labeled("stderr", said(each.stderr)),
@@ -75,7 +79,7 @@ const BODIES = {
 };
 const OPEN = new Set(["message", "agent_message", "mcp_approval_request"]);
 /** Calls whose output is what people look for. */
-const SHOWS_OUTPUT = new Set(["code_interpreter_call", "shell_call_output"]);
+const SHOWS_OUTPUT = new Set(["code_interpreter_call", "program_output", "shell_call_output"]);
 
 /** @param {Object[]} items of an input or an output @returns {Node[]} */
 export function render(items) {

@@ -1,7 +1,7 @@
 /** Requests as text, to copy: curl, Python, and scripts for the scripted models. No key is in them. */
 
-const CALLS = new Set(["function_call", "custom_tool_call", "mcp_call", "code_interpreter_call"]);
-const RUN_BY_SERVER = new Set(["mcp_call", "code_interpreter_call"]);
+const CALLS = new Set(["function_call", "custom_tool_call", "mcp_call", "code_interpreter_call", "program"]);
+const RUN_BY_SERVER = new Set(["mcp_call", "code_interpreter_call", "program"]);
 /** Fields of a response that were its request's, where they differ from the default. */
 const SETTINGS = {
   model: null, instructions: null, tools: [], tool_choice: "auto", parallel_tool_calls: true, temperature: 1, top_p: 1,
@@ -50,7 +50,7 @@ export function python(request, base) {
 /** Return a message that makes a scripted model write the same items. */
 export function script(response) {
   const turns = [[]];
-  const { output } = response;
+  const output = response.output.filter((item) => item.caller?.type !== "program"); // it calls again
   output.forEach((item, index) => {
     const part = partOf(item);
     if (part === null) return;
@@ -63,6 +63,7 @@ export function script(response) {
 }
 
 function partOf(item) {
+  if (item.type === "program") return { call: "program", args: { code: item.code } };
   if (item.type === "message") return { say: texts(item.content) };
   if (item.type === "reasoning") return { think: texts(item.content?.length ? item.content : item.summary) };
   if (item.type === "function_call") return { call: item.name, args: item.arguments };
