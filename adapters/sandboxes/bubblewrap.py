@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import accumulate
 from typing import Literal
@@ -49,6 +49,7 @@ from antiphon.application.ports import (
     CodeResult,
     CommandExit,
     CommandOutput,
+    MountedSkill,
     Sandbox,
     Sandboxes,
     SandboxFile,
@@ -294,7 +295,6 @@ class BubblewrapSandbox(Sandbox):
         self.id = id
         self.tenant = tenant
         self.name = spec.name
-        self.skills = spec.skills
         self.skill_folders = SkillFolders(spec.skills)
         self.created_at = int(time.time())
         self.limits = limits
@@ -310,6 +310,10 @@ class BubblewrapSandbox(Sandbox):
         self._closed = False
         self.counts_as_running = False
         """Whether it counts toward the limits of the pool."""
+
+    @property
+    def skills(self) -> Sequence[MountedSkill]:
+        return self.skill_folders.skills
 
     @property
     def is_busy(self) -> bool:

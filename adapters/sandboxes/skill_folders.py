@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.adapters.sandboxes.bwrap_command import NOBODY
 from antiphon.application.ports import MountedSkill
 from antiphon.application.resources.skills.archive import unpack
@@ -26,7 +28,7 @@ class SkillFolders:
     """The folders of one sandbox: written once, before it starts, and removed with this object."""
 
     def __init__(self, skills: Sequence[MountedSkill]) -> None:
-        self._skills = skills
+        self.skills = skills
         self._paths: Mapping[str, str] | None = None
         self._lock = asyncio.Lock()
         self._is_removed = False
@@ -40,12 +42,14 @@ class SkillFolders:
         async with self._lock:
             if self._is_removed:
                 raise SandboxError("The container is closed.")
-            if not self._skills:
+            if not self.skills:
                 return {}
             if self._paths is None:
                 # Threads cannot be cancelled: they would write into what has been removed.
                 writing = self._write()
                 self._paths = await run_or_undo(writing, self._undo, fails_with=SandboxError)
+                # Nobody reads them again: an archive would be in memory as long as the sandbox.
+                self.skills = [replace(skill, read=_read_before) for skill in self.skills]
             return self._paths
 
     async def remove(self) -> None:
@@ -60,7 +64,7 @@ class SkillFolders:
             root = await asyncio.to_thread(_make_root)
             # Also if nobody closes the sandbox, and at the end of the process.
             self._remove_root = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-            for number, skill in enumerate(self._skills):
+            for number, skill in enumerate(self.skills):
                 folder = root / str(number)
                 # One after another: only one archive is in memory at a time.
                 await asyncio.to_thread(_write, folder, await skill.read())
@@ -80,6 +84,10 @@ class SkillFolders:
     async def _remove(self) -> None:
         if self._remove_root is not None:
             await asyncio.to_thread(self._remove_root)
+
+
+async def _read_before() -> bytes:
+    raise SandboxError("The skills of this container have been read.")
 
 
 def _make_root() -> Path:

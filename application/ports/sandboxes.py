@@ -81,11 +81,15 @@ class Sandbox(Protocol):
     memory_bytes: int
     idle_s: float
     """It is closed after this many seconds without use."""
-    skills: Sequence[MountedSkill] = ()
 
     @property
     @abstractmethod
     def last_active_at(self) -> int: ...
+
+    @property
+    def skills(self) -> Sequence[MountedSkill]:
+        """The skills that it has, in the order of its SandboxSpec."""
+        return ()
 
     @abstractmethod
     async def start(self) -> None:

@@ -17,7 +17,7 @@ from antiphon.domain.errors import NotFound, RequestError, StoreError
 from antiphon.domain.requests.skills import Skill, SkillVersion
 
 MAX_VERSIONS = 500
-"""Of a tenant, those of all skills together: the value then has 700 KB at most."""
+"""Of a tenant, those of all skills together: the value then has some 700 KB, and 3 MB at most."""
 
 MAX_ATTEMPTS = 20
 LATEST = "latest"

@@ -14,7 +14,13 @@ from msgspec import Struct
 from antiphon.application.ports import MountedSkill
 from antiphon.application.resources.skills.archive import SkillFacts, read_facts
 from antiphon.application.resources.skills.contents import SkillContents
-from antiphon.application.resources.skills.index import LATEST, SkillIndex, parse_version
+from antiphon.application.resources.skills.index import (
+    LATEST,
+    SkillIndex,
+    Skills,
+    find_skill,
+    parse_version,
+)
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import NotFound, RequestError, SandboxError, StoreError
 from antiphon.domain.errors import missing_parameter as missing
@@ -64,10 +70,13 @@ class FindSkills:
 
         `path` is the place of the field `skills`. Raises: RequestError, StoreError.
         """
+        requested = skills_in(options, path)
+        needs_index = any(each.get("type") == "skill_reference" for each in requested)
+        known = await self._index.load(tenant) if needs_index else ()
         skills: dict[str, MountedSkill] = {}
-        for position, each in enumerate(skills_in(options, path)):
+        for position, each in enumerate(requested):
             place = f"{path}[{position}]"
-            skill = await self._find(each, place, tenant)
+            skill = await self._find(each, place, tenant, known)
             if skill.info.name in skills:
                 raise invalid_skill(
                     f"Two skills of the container have the name {skill.info.name!r}.", place
@@ -83,10 +92,12 @@ class FindSkills:
             )
         return tuple(skills.values())
 
-    async def _find(self, skill: Mapping[str, Any], path: str, tenant: str) -> MountedSkill:
+    async def _find(
+        self, skill: Mapping[str, Any], path: str, tenant: str, known: Skills
+    ) -> MountedSkill:
         kind = skill.get("type")
         if kind == "skill_reference":
-            return await self._find_reference(skill, path, tenant)
+            return self._find_reference(skill, path, tenant, known)
         if kind == "inline":
             return await _read_inline(skill, path)
         raise invalid_skill(
@@ -95,9 +106,10 @@ class FindSkills:
             f"{path}.type",
         )
 
-    async def _find_reference(
-        self, reference: Mapping[str, Any], path: str, tenant: str
+    def _find_reference(
+        self, reference: Mapping[str, Any], path: str, tenant: str, known: Skills
     ) -> MountedSkill:
+        """Return the skill, which is the operator's or among the tenant's. Raises: RequestError."""
         skill_id, version = reference.get("skill_id"), reference.get("version")
         if skill_id is None:
             raise missing(f"{path}.skill_id")
@@ -106,7 +118,7 @@ class FindSkills:
         if own := self._operator_skills.get(skill_id):
             _check_only_version(version, skill_id, f"{path}.version")
             return _to_mounted(own.facts, f"operator:{skill_id}", partial(_return, own.archive))
-        skill = await self._index.get(tenant, skill_id, path=f"{path}.skill_id")
+        skill = find_skill(known, skill_id, f"{path}.skill_id")
         found = skill.find(version, f"{path}.version")
         return MountedSkill(
             info=_info_of(found.name, found.description),
