@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -132,7 +133,9 @@ def _reading(path: str) -> Iterator[None]:
     except (
         zipfile.BadZipFile,
         zlib.error,
+        struct.error,
         EOFError,
+        IndexError,
         NotImplementedError,
         OSError,
         RuntimeError,
@@ -154,7 +157,7 @@ def _files_of(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]
     for entry in entries:
         if not is_ignored(name := entry.orig_filename):
             _check_entry(entry, path)
-            check_path(name.removesuffix("/") if entry.is_dir() else name, path)
+            check_path(name.removesuffix("/"), path)
             if not entry.is_dir():
                 if name in files:
                     raise invalid_skill(f"The skill has two files {name[:100]!r}.", path)

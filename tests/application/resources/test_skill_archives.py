@@ -147,6 +147,12 @@ def test_aliases_in_a_front_matter_cost_nothing() -> None:
     assert time.perf_counter() - began < 5
 
 
+@pytest.mark.parametrize("name", [b"\x00", b"/", b"\x00a"])
+def test_a_name_without_a_letter_is_no_path(name: bytes) -> None:
+    archive = with_entries(("x" * len(name), b""))
+    assert "no valid path" in refusal_of(archive.replace(b"x" * len(name), name))
+
+
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
 def test_links_and_devices_are_refused(kind: int) -> None:
     assert "link or a device" in refusal_of(with_entries((of_kind(kind), b"/etc/passwd")))
@@ -214,13 +220,21 @@ def test_ten_thousand_entries_are_refused_soon() -> None:
     assert time.perf_counter() - began < 10
 
 
-@given(st.binary(max_size=200), st.integers(0, 10_000), st.booleans())
+DAMAGE = st.tuples(
+    st.integers(0, 10_000),
+    st.binary(max_size=20) | st.sampled_from([b"PK\x05\x06", b"PK\x01\x02", b"\xff" * 4, b"\0\0"]),
+    st.booleans(),
+)
+
+
+@given(st.lists(DAMAGE, min_size=1, max_size=6))
 def test_a_damaged_archive_is_refused_or_read_and_nothing_else(
-    damage: bytes, at: int, replaces: bool
+    damages: list[tuple[int, bytes, bool]],
 ) -> None:
-    archive = skill(a="a" * 100)
-    at %= len(archive)
-    damaged = archive[:at] + damage + archive[at + (len(damage) if replaces else 0) :]
+    damaged = skill(a="a" * 100)
+    for at, damage, replaces in damages:
+        at %= len(damaged)
+        damaged = damaged[:at] + damage + damaged[at + (len(damage) if replaces else 0) :]
     try:
         facts = read_facts(damaged, "files")
     except RequestError as refused:
