@@ -79,6 +79,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     @property
     def agent_name(self) -> str | None:
         """The name of the agent that the response is of, None if it has no sub-agents."""
+        if self.agent is None and self.request.multi_agent is None:
+            return None  # as nearly always, and asked several times
         return agent_name_of(self.request, self.agent)
 
 

@@ -41,15 +41,19 @@ class BuilderContext(Struct, frozen=True):
 
     def added(self, item: Item) -> Event:
         """Return the event that shows the item when it opens."""
-        return self.item_added(output_index=self.output_index, item=self._marked(item))
+        return self.item_added(
+            output_index=self.output_index, item=self._mark(item) if self.agent else item
+        )
 
     def done(self, item: Item) -> Event:
         """Return the event that shows the final item."""
-        return self.item_done(output_index=self.output_index, item=self._marked(item))
+        return self.item_done(
+            output_index=self.output_index, item=self._mark(item) if self.agent else item
+        )
 
-    def _marked(self, item: Item) -> Item:
+    def _mark(self, item: Item) -> Item:
         # Builders keep the item that they show, and nobody else has seen it yet.
-        if self.agent is not None and item.agent is UNSET:
+        if item.agent is UNSET:
             force_setattr(item, "agent", self.agent)
         return item
 

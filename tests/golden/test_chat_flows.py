@@ -40,13 +40,16 @@ FULLY_PLAYED = ("openai", "mistral")
 LOOPS = ("mcp_thought_and_preamble", "mcp_side_by_side", "mcp_beside_a_clients_call")
 """What every style plays: reasoning and text before a call, two calls, and one of each kind."""
 
+PLAYED = [name for name in FLOWS if name != "program_cut_while_written"]
+"""Of a call that is cut, servers tell as much as they like."""
+
 OFTEN = [
     (name, style)
     for style in STYLES
-    for name in (FLOWS if style in FULLY_PLAYED else LOOPS)
+    for name in (PLAYED if style in FULLY_PLAYED else LOOPS)
     if "scripted-chat" in FLOWS[name].models
 ]
-ALL = [(name, style) for style in STYLES for name in FLOWS]
+ALL = [(name, style) for style in STYLES for name in PLAYED]
 SELDOM = [each for each in ALL if each not in OFTEN]
 
 
@@ -109,7 +112,11 @@ def check_flow(play: Mapping[str, Playing], name: str, style: str) -> None:
 def items_of(response: Json) -> list[Json]:
     """Return the items without ids: servers make up those of calls in forms of their own."""
     items: list[Json] = plain(response["output"])
-    return [{key: each for key, each in item.items() if key != "call_id"} for item in items]
+    for item in items:
+        item.pop("call_id", None)
+        if item.get("caller"):
+            item["caller"] = item["caller"]["type"]
+    return items
 
 
 def joined_types(events: Sequence[Json]) -> list[str]:

@@ -266,7 +266,7 @@ def submission_of(
         strict=services.options.strict,
         ignored=decoded.ignored,
         client_left=partial(wait_for_disconnect, request.receive),
-        may_have_agents=knows_agents(request),
+        may_have_agents=decoded.request.has_agents and knows_agents(request),
     )
 
 
