@@ -20,6 +20,8 @@ import time
 import traceback
 from types import FrameType, TracebackType
 
+from antiphon.application.support.garbage import without_collections
+
 logger = logging.getLogger("antiphon.loop")
 
 LOG_INTERVAL_S = 5.0
@@ -101,7 +103,9 @@ def _stacks(loop_thread: int) -> str:
 
     A call into C code that holds the interpreter's lock stops the loop from any thread.
     """
-    frames = sys._current_frames()
+    # It holds a lock of the interpreter. A collection would run Python code meanwhile, and so let
+    # another thread run, which then waits for that lock forever, as all do (CPython gh-106883).
+    frames = without_collections(sys._current_frames)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     others = [
         f"  thread {names.get(ident, str(ident))!r}: {_place(frame)}"
