@@ -39,7 +39,12 @@ OF_EACH_KIND = ("hermes", "pythonic", "qwen3_coder")
 
 LOOPS = ("mcp_thought_and_preamble", "mcp_beside_a_clients_call")
 """What every family plays."""
-OWN_MARKUP = {"mcp_arguments_malformed", "mcp_cut_in_a_call", "shell_arguments_malformed"}
+OWN_MARKUP = {
+    "mcp_arguments_malformed",
+    "mcp_cut_in_a_call",
+    "program_cut_while_written",
+    "shell_arguments_malformed",
+}
 """What is left of a call that is malformed or cut depends on its markup."""
 
 PLAYED = [
