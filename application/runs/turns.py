@@ -242,7 +242,7 @@ class Turns:
             while (agents := plan.agents) is not None:
                 if agents.are_active:
                     yield JoiningTurn(agents, self._calls.recall, after=last_turn)
-                elif agents.takes_outputs and open_calls(output):
+                elif agents.may_go_on:
                     yield ClientTurn(agents, self._calls.recall, after=last_turn)
                 else:
                     return

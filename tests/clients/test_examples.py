@@ -19,7 +19,7 @@ from antiphon.application.resources.keys import create_key
 pytestmark = pytest.mark.docs  # each is a process of its own
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FOR_THE_SERVER = {"custom_engine.py", "custom_model.py", "custom_store.py", "tools.py"}
+FOR_THE_SERVER = {"custom_engine.py", "custom_model.py", "custom_store.py", "guards.py", "tools.py"}
 PRINTED = {
     "create.py": "model: Echo: Say hello.",
     "stream.py": "|.|\ncompleted after 11 tokens",

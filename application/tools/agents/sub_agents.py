@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -226,12 +226,19 @@ class SubAgents(ToolCaller):
         injections = self._submission.injections
         return injections is not None and not injections.is_closed
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a call is open that the client may answer, or a sub-agent waits although all of
+        its calls are answered: the client may be faster than the end of the agent's response."""
+        if self._submission.injections is None:
+            return False
+        return (self.takes_outputs and bool(h.open_calls(self._output))) or any(self._answered(()))
+
     async def await_client(self, recall: Recall) -> AsyncGenerator[list[d.Delta]]:
         """Yield the outputs that the client injects, and what sub-agents do meanwhile, until no
         call of the client is open. It may take INJECT_S; then the response takes no more."""
         end_at = asyncio.get_running_loop().time() + INJECT_S
-        open_ids = {i.call_id_of(item) for item in h.open_calls(self._output)}
-        while open_ids:
+        while self.may_go_on:
             traced: Sequence[TracedDelta] = await recall(partial(self._next_output, end_at))
             if not traced:
                 return
@@ -239,7 +246,6 @@ class SubAgents(ToolCaller):
             self._children.note(deltas)
             self._record()
             yield deltas
-            open_ids = {i.call_id_of(item) for item in h.open_calls(self._output)}
 
     async def _next_output(self, end_at: float) -> list[TracedDelta]:
         injections = self._submission.injections
@@ -268,18 +274,21 @@ class SubAgents(ToolCaller):
         events = (e.ItemAdded(output_index=0, item=item), e.ItemDone(output_index=0, item=item))
         return [d.AgentUpdate("", events=tuple(map(msgspec.to_builtins, events))), d.ItemEnd()]
 
+    def _answered(self, injected: Sequence[Entry]) -> Iterator[tuple[SubAgent, list[Entry]]]:
+        """Yield those sub-agents that wait of which no call is open any more, and their items."""
+        waiting = self._children.waiting
+        entries = [*self._conversation, *map(entry, self._output), *injected] if waiting else ()
+        for child in waiting:
+            own = [*h.entries_under(entries, child.name)]
+            if not h.open_calls([each.item for each in own]):
+                yield child, own
+
     async def _resume_answered(self, deltas: Sequence[d.Delta]) -> list[d.Delta]:
         """Let those sub-agents go on of which no call is open any more."""
         items = [each.events[-1]["item"] for each in deltas if isinstance(each, d.AgentUpdate)]
         injected = [entry(msgspec.convert(item, i.AnyItem)) for item in items]
-        if not injected:
-            return []
-        entries = [*self._conversation, *map(entry, self._output), *injected]
         resumed: list[d.Delta] = []
-        for child in self._children.waiting:
-            own = [*h.entries_under(entries, child.name)]
-            if h.open_calls([each.item for each in own]):
-                continue
+        for child, own in [*self._answered(injected)]:
             response_id = self._children.id_going_on(child)
             await self._continue(child.name, response_id, own)
             resumed.append(d.AgentUpdate(response_id))

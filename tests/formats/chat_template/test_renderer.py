@@ -197,6 +197,8 @@ def every_item() -> list[i.Item]:
         i.ToolSearchCall(arguments={"q": 1}, call_id="g"),
         i.ToolSearchOutput(tools=(), call_id="g"),
         i.AgentMessage(author="/root", recipient="/root/a", content="Look."),
+        i.MultiAgentCall(call_id="k", action="list_agents", arguments="{}"),
+        i.MultiAgentCallOutput(call_id="k", action="list_agents", output=()),
         i.AdditionalTools(role="developer", tools=()),
         i.ConfigurationUpdate(),
         i.Compaction(encrypted_content="x"),
