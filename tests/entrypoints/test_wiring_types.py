@@ -15,16 +15,25 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ENTRYPOINTS = ROOT / "entrypoints"
-WIRING = ("access", "admission", "code", "file_search", "media", "relaying", "tools", "traces")
-API = ("containers", "conversations", "files", "vector_stores")
+WIRING = ("access", "admission", "code", "file_search", "guards", "media", "relaying", "tools")
+API = tuple(
+    ENTRYPOINTS / "http" / "api" / f"{name}.py"
+    for name in (
+        "containers/routes",
+        "containers/skills",
+        "conversations",
+        "files",
+        "vector_stores",
+    )
+)
 MODULES = (
     ENTRYPOINTS / "services.py",
     ENTRYPOINTS / "server" / "lifetime.py",
-    *(ENTRYPOINTS / "wiring" / f"{name}.py" for name in (*WIRING, "transport")),
-    *(ENTRYPOINTS / "http" / "api" / f"{name}.py" for name in API),
+    *(ENTRYPOINTS / "wiring" / f"{name}.py" for name in (*WIRING, "traces", "transport")),
+    *API,
 )
-UNTYPED = {*dir(builtins), "load_instance", "load_port"}
-"""Calls that build nothing, and those of a class of the operator, which says what it takes."""
+UNTYPED = {*dir(builtins), "load_instance", "load_port", "replace"}
+"""Calls that build nothing or copy, and those of a class of the operator, which says what it takes."""
 
 Mistake = Callable[[ast.Call], None]
 
@@ -55,7 +64,7 @@ def is_wiring(call: ast.Call) -> bool:
 
 def calls_in(tree: ast.Module, path: Path) -> list[ast.Call]:
     """Return the calls that build something: those of a controller's services, not its handlers."""
-    nodes = tree.body if path.stem not in API else [n for n in tree.body if _is_services(n)]
+    nodes = tree.body if path not in API else [n for n in tree.body if _is_services(n)]
     return [node for n in nodes for node in ast.walk(n) if isinstance(node, ast.Call)]
 
 
