@@ -33,7 +33,7 @@ MODULES = (
     *API,
 )
 UNTYPED = {*dir(builtins), "load_instance", "load_port", "replace"}
-"""Calls that build nothing or copy, and those of a class of the operator, which says what it takes."""
+"""Calls that build nothing, or copy, and those of a class of the operator, which says what it has."""
 
 Mistake = Callable[[ast.Call], None]
 
