@@ -33,7 +33,8 @@ MODULES = (
     *API,
 )
 UNTYPED = {*dir(builtins), "load_instance", "load_port", "replace"}
-"""Calls that build nothing, or copy, and those of a class of the operator, which says what it has."""
+"""Calls that build nothing, that copy, and those of a class of the operator, which says what it
+takes."""
 
 Mistake = Callable[[ast.Call], None]
 
