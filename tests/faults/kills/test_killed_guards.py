@@ -15,7 +15,7 @@ from tests.golden.test_golden_flows import check_order
 
 pytestmark = pytest.mark.faults
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OPTIONS = (
     *("--guard", "tests.faults.support.signing_guard:SigningGuard"),
     *("--guards-window", "20"),

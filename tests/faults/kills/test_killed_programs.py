@@ -16,7 +16,7 @@ from tests.golden.test_golden_flows import check_order
 
 from antiphon.application.tools.calls import LOST
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = [
     pytest.mark.faults,

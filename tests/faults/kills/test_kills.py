@@ -22,7 +22,7 @@ from antiphon.application.tools.calls import LOST
 
 pytestmark = pytest.mark.faults
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 KILLS = int(os.environ.get("ANTIPHON_TEST_KILLS", "6"))
 """How many servers are killed on each store."""
