@@ -20,6 +20,8 @@ from antiphon.domain.items import ITEM_TYPES
 from antiphon.domain.requests import request as r
 from antiphon.domain.requests.decisions import NewDecision
 from antiphon.domain.requests.decoding import Head
+from antiphon.domain.requests.moderations import NewModeration
+from antiphon.domain.requests.skills import NewDefaultVersion
 from antiphon.domain.retrieval import vector_stores as v
 from antiphon.domain.retrieval.embeddings import NewEmbeddings
 from antiphon.domain.tools import TOOL_TYPES
@@ -62,6 +64,8 @@ ANSWERS = frozenset(
         "MessagesModel",
         "MessagesModelList",
         "Response",
+        "Skill",
+        "SkillVersion",
         "StoreFile",
         "TextCompletion",
         "VectorStore",
@@ -80,6 +84,8 @@ BODIES: list[type[Struct]] = [
     v.VectorStoreChanges,
     v.SearchRequest,
     NewDecision,
+    NewDefaultVersion,
+    NewModeration,
     NewEmbeddings,
     NewBatch,
     RequestLine,

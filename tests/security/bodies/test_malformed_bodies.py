@@ -31,6 +31,7 @@ from tests.security.support.server_probe import (
 from antiphon.domain.batches.batch import NewBatch
 from antiphon.domain.requests import request as r
 from antiphon.domain.requests.decisions import NewDecision
+from antiphon.domain.requests.moderations import NewModeration
 from antiphon.domain.requests.skills import NewDefaultVersion
 from antiphon.domain.retrieval import vector_stores as v
 from antiphon.domain.retrieval.embeddings import NewEmbeddings
@@ -136,6 +137,7 @@ ENDPOINTS = (
     ),
     Endpoint("/v1/containers", r.NewContainer, {"name": "a"}),
     Endpoint("/v1/containers/{none}/files", r.NewContainerFile),
+    Endpoint("/v1/moderations", NewModeration, {"input": ["a", "b"]}),
     Endpoint("/v1/skills/{none}", NewDefaultVersion, {"default_version": "1"}),
     Endpoint(
         "/v1/vector_stores",
