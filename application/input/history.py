@@ -99,11 +99,13 @@ class LoadHistory:
                 return context.entries
         whole = partial(self._store.get_context, tenant, response.id)
         entries = await self._load(tenant, whole, "previous_response_id")
-        if self._contexts.may_keep(len(entries)) and await self._has_no_conversation(
-            tenant, response
-        ):
+        if not self._contexts.may_keep(len(entries)):
+            return entries
+        if await self._has_no_conversation(tenant, response):
             context = KnownContext(()).extended(entries)
             self._contexts.put(tenant, response.id, context, parent=parent)
+        else:
+            self._contexts.exclude(tenant, response.id)  # the next turn need not look again
         return entries
 
     async def _read_rest(
@@ -128,6 +130,8 @@ class LoadHistory:
             parent = response.previous_response_id
             if parent is None:
                 return True
+            if self._contexts.is_excluded(tenant, parent):
+                return False
             try:
                 response = await self._store.get_response(tenant, parent)
             except NotFound:  # deleted, but its items are there as long as this chain is

@@ -21,6 +21,8 @@ BYTES_PER_RAW_BYTE = 2
 
 BYTES_PER_ENTRY = 1000
 
+MAX_EXCLUDED_BYTES = 1024 * 1024
+
 
 class KnownContext(Struct, frozen=True):
     """The items up to the end of a response, and the bytes that they take."""
@@ -40,6 +42,7 @@ class KnownContexts:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_items = max_bytes // MAX_ENTRIES_PART // BYTES_PER_ENTRY
         self._known: LruCache[KnownContext] = LruCache(max_bytes)
+        self._excluded: LruCache[bool] = LruCache(MAX_EXCLUDED_BYTES)
 
     def get(self, tenant: str, response_id: str) -> KnownContext | None:
         return self._known.get((tenant, response_id))
@@ -55,3 +58,10 @@ class KnownContexts:
         if parent is not None:
             self._known.drop((tenant, parent))
         self._known.put((tenant, response_id), context, context.size)
+
+    def exclude(self, tenant: str, response_id: str) -> None:
+        """Note that this history may not be kept, and so none that continues it."""
+        self._excluded.put((tenant, response_id), True, 0)
+
+    def is_excluded(self, tenant: str, response_id: str) -> bool:
+        return self._excluded.get((tenant, response_id)) is not None

@@ -18,6 +18,7 @@ from antiphon.application.ports import StoredItem
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.history.conversation import Entry
 from antiphon.domain.requests.decoding import decode_request
+from antiphon.domain.responses.response import Response
 from antiphon.testing.samples import THEM, US
 from antiphon.testing.stores.calls import (
     create_and_finish,
@@ -27,11 +28,15 @@ from antiphon.testing.stores.calls import (
 
 
 class CountingStore(MemoryStore):
-    """A store that counts the items that it hands over."""
+    """A store that counts the items and the responses that it hands over."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.items_read = 0
+        self.items_read = self.responses_read = 0
+
+    async def get_response(self, *args: Any) -> Response:
+        self.responses_read += 1
+        return await super().get_response(*args)
 
     async def get_context(self, *args: Any) -> list[StoredItem]:
         return self._counted(await super().get_context(*args))
@@ -130,3 +135,19 @@ async def follow(steps: list[tuple[str, int]]) -> None:
 async def _unless_missing(work: Any) -> None:
     with suppress(NotFound):
         await work
+
+
+async def test_a_chain_that_may_not_be_kept_is_looked_through_once() -> None:
+    store = CountingStore()
+    load_history, parent = LoadHistory(store), None
+    for number in range(10):
+        await create_and_finish(store, str(number), after=parent)
+        parent = str(number)
+    await store.delete_response(US, "resp_0")
+    looks = []
+    for number in range(10, 14):
+        before = store.responses_read
+        assert len(await load(load_history, str(number - 1))) == 2 * number
+        looks.append(store.responses_read - before)
+        await create_and_finish(store, str(number), after=str(number - 1))
+    assert looks == [10, 1, 1, 1], "the response that goes on, and once all before it"
