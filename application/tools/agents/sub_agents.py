@@ -250,9 +250,12 @@ class SubAgents(ToolCaller):
     async def _next_output(self, end_at: float) -> list[TracedDelta]:
         injections = self._submission.injections
         assert injections is not None
+        may_resume = True  # what was read last may be the end of a response with answered calls
         while True:
             deltas = [delta for each in injections.take() for delta in self._to_deltas(each)]
-            deltas += await self._resume_answered(deltas)
+            if deltas or may_resume:
+                deltas += await self._resume_answered(deltas)
+                may_resume = False
             deltas += await self._children.read()
             if deltas:
                 return [*map(to_traced, deltas)]
