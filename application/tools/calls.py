@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from antiphon.application.model.guards.ask_guards import STOPPED, ResponseGuards
+from antiphon.application.model.guards.ask_guards import ResponseGuards
 from antiphon.application.model.guards.check_result import check_result
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
@@ -41,7 +41,7 @@ from antiphon.application.tools.work import (
 )
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import GuardFailed
-from antiphon.domain.responses.guards import Refuse, Stop
+from antiphon.domain.responses.guards import Refuse
 from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
 APPROVAL = "mcp_approval"
@@ -180,10 +180,7 @@ class ToolCalls:
         if self._guards is None:
             return arguments
         answer = await self._guards.ask(arguments, "tool_call", tool=start.name)
-        if isinstance(answer, Stop):
-            self._guards.has_stopped = True
-            return Refuse(STOPPED)
-        return answer
+        return answer if isinstance(answer, str) else self._guards.refusal_of(answer)
 
     async def check_output(self, tool: str, text: str) -> str | Refuse:
         """Return what a tool of this server's has made of results, as it may pass."""
@@ -193,10 +190,7 @@ class ToolCalls:
             answer = await self._guards.ask(text, "tool_result", tool=tool)
         except GuardFailed as failure:
             return Refuse(failure.message)
-        if isinstance(answer, Stop):
-            self._guards.has_stopped = True
-            return Refuse(STOPPED)
-        return answer
+        return answer if isinstance(answer, str) else self._guards.refusal_of(answer)
 
     def runs(self, call: d.CallStart) -> bool:
         """Whether a call runs here."""

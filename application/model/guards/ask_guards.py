@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from antiphon.application.ports import AuditLog, Guard, GuardRecord, Moderator
 from antiphon.application.telemetry.recorder import RunRecorder
@@ -195,8 +195,7 @@ async def _check(guard: Guard, asked: GuardQuestion) -> Verdict:
 
 
 def _is_whole(verdict: Verdict) -> bool:
-    values = [getattr(verdict, name) for name in verdict.__struct_fields__]
-    return all(isinstance(value, str) for value in values)
+    return all(isinstance(value, str) for value in astuple(verdict))
 
 
 class ResponseGuards:
@@ -277,6 +276,14 @@ class ResponseGuards:
                 return verdict
         return text[start:]
 
+    def refusal_of(self, verdict: Refuse | Stop) -> Refuse:
+        """Return why a call or its result does not pass. A stop also ends the response, after the
+        turn."""
+        if isinstance(verdict, Stop):
+            self.has_stopped = True
+            return Refuse(STOPPED)
+        return verdict
+
     async def ask_about_all(
         self, texts: Sequence[str], place: GuardPlace, *, tool: str = ""
     ) -> list[str] | Refuse | Stop:
@@ -316,15 +323,7 @@ class ResponseGuards:
             return _BY_NAME[name](text) if name not in ("pass", "failed") else Pass()
         name, verdict = await self._check(named, asked)
         if progress is not None:
-            text = (
-                getattr(verdict, verdict.__struct_fields__[0])
-                if name
-                not in (
-                    "pass",
-                    "failed",
-                )
-                else ""
-            )
+            text = "" if isinstance(verdict, Pass) else astuple(verdict)[0]
             progress.note_verdict(key, name, text)
         self._record(named, asked, name, started_at)
         self._audit(named, asked, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from antiphon.application.model.guards.ask_guards import STOPPED, ResponseGuards
+from antiphon.application.model.guards.ask_guards import ResponseGuards
 from antiphon.application.model.guards.texts import texts_in, with_texts
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import GuardFailed
@@ -36,11 +36,8 @@ async def check_result(
         answer = await guards.ask_about_all(texts, "tool_result", tool=call.name)
     except GuardFailed as failure:
         return [refuse(failure.message)]
-    if isinstance(answer, Stop):
-        guards.has_stopped = True
-        return [refuse(STOPPED)]
-    if isinstance(answer, Refuse):
-        return [refuse(answer.message)]
+    if isinstance(answer, Refuse | Stop):
+        return [refuse(guards.refusal_of(answer).message)]
     if list(answer) == texts:
         return batches
     others = iter(answer)
