@@ -6,6 +6,12 @@ from typing import Any
 
 from msgspec import Meta
 
+BASE_URL = r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z"
+"""The pattern of the address of another server: without user, query, and fragment."""
+
+SECRET_WORD = r"^[!-~]+\Z"
+"""The pattern of a key for another server."""
+
 MODELS = "Models"
 STORAGE = "Storage"
 BACKGROUND = "Background responses"

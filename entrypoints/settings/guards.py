@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from antiphon.domain.responses.guards import GuardPlace
-from antiphon.entrypoints.settings.about import GUARDS, about
+from antiphon.entrypoints.settings.about import BASE_URL, GUARDS, SECRET_WORD, about
 from antiphon.entrypoints.settings.options import OWN_CLASS
 
 GUARD = rf"^([A-Za-z0-9_-]{{1,64}}=)?(moderation|model|{OWN_CLASS})\Z"
@@ -31,7 +31,7 @@ class ModerationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The moderations API that the guard `moderation` asks."""
 
     url: Annotated[
-        Annotated[str, Meta(pattern=r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z")] | None,
+        Annotated[str, Meta(pattern=BASE_URL)] | None,
         about(
             GUARDS,
             "The base URL of a server of OpenAI's moderations API, without /moderations. It "
@@ -44,7 +44,7 @@ class ModerationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
         "omni-moderation-latest"
     )
     api_key: Annotated[
-        Annotated[str, Meta(pattern=r"^[!-~]+\Z")] | None,
+        Annotated[str, Meta(pattern=SECRET_WORD)] | None,
         about(
             GUARDS,
             "The key for that API. Set it as an environment variable: other users can see the "

@@ -11,11 +11,13 @@ from msgspec import Meta, Struct
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.about import (
     AGENTS,
+    BASE_URL,
     CODE,
     FETCHING,
     FILE_SEARCH,
     IMAGES,
     SCRIPTED,
+    SECRET_WORD,
     TOOLS,
     WEB,
     about,
@@ -336,7 +338,7 @@ class WebSearchSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How the web is searched and read. `Fetch` limits the addresses of pages."""
 
     url: Annotated[
-        Annotated[str, Meta(pattern=r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z")] | None,
+        Annotated[str, Meta(pattern=BASE_URL)] | None,
         about(
             WEB,
             "The address of your SearXNG, for example https://search.example.org; for brave and "
@@ -346,7 +348,7 @@ class WebSearchSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = None
     key: Annotated[
-        Annotated[str, Meta(pattern=r"^[!-~]+\Z")] | None,
+        Annotated[str, Meta(pattern=SECRET_WORD)] | None,
         about(
             WEB,
             "Your key for brave or tavily. Set it as an environment variable: other users can see "
@@ -424,7 +426,7 @@ class ImageServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The server that makes images."""
 
     url: Annotated[
-        Annotated[str, Meta(pattern=r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z")] | None,
+        Annotated[str, Meta(pattern=BASE_URL)] | None,
         about(
             IMAGES,
             "The base URL of a server of OpenAI's images API, without /images/generations, for "
@@ -436,7 +438,7 @@ class ImageServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     model: Annotated[str, about(IMAGES, "The image model.", min_length=1)] = "default"
     api_key: Annotated[
-        Annotated[str, Meta(pattern=r"^[!-~]+\Z")] | None,
+        Annotated[str, Meta(pattern=SECRET_WORD)] | None,
         about(
             IMAGES,
             "The key for that API. Set it as an environment variable: other users can see the "
