@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_server import serving
 
 MEANINGS = ({"dog", "puppy", "hound"}, {"car", "automobile", "engine"}, {"snow", "winter", "ice"})
 
@@ -35,35 +36,22 @@ class FakeEmbeddings:
 def embedding() -> Iterator[FakeEmbeddings]:
     fake = FakeEmbeddings()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        body = json.loads(request.rfile.read(int(request.headers["content-length"])))
+        fake.asked.append((request.path, body))
+        fake.keys.append(request.headers["authorization"])
+        if fake.on_request is not None:
+            fake.on_request()
+        status, content = fake.answer or (200, _vectors(body["input"]))
+        request.send_response(status)
+        request.send_header("content-length", str(len(content)))
+        request.send_header("location", "http://127.0.0.1:1/")
+        request.end_headers()
+        request.wfile.write(content)
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            fake.asked.append((self.path, body))
-            fake.keys.append(self.headers["authorization"])
-            if fake.on_request is not None:
-                fake.on_request()
-            status, content = fake.answer or (200, _vectors(body["input"]))
-            self.send_response(status)
-            self.send_header("content-length", str(len(content)))
-            self.send_header("location", "http://127.0.0.1:1/")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    fake.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(answer) as url:
+        fake.url = f"{url}/v1"
         yield fake
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _vectors(texts: list[str | list[int]]) -> bytes:

@@ -8,8 +8,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_server import serving
 
 from antiphon.adapters.engines.scripted.images import draw_png
 
@@ -42,11 +44,6 @@ class FakeImages:
         return [fields["prompt"] for _, fields in self.asked]
 
 
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, *_: Any) -> None:
-        pass  # clients leave in the middle of an answer that is too large
-
-
 def image_for(prompt: str, size: str = "64x64", *, tiles: int = 8) -> bytes:
     width, height = (64, 64) if size == "auto" else map(int, size.split("x"))
     return draw_png(prompt.encode()[:32].ljust(32), width, height, tiles=tiles)
@@ -60,39 +57,28 @@ def encoded(content: bytes) -> str:
 def drawing() -> Iterator[FakeImages]:
     fake = FakeImages()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers["content-length"]))
+        fields, files = _read(request.headers["content-type"], body)
+        fake.asked.append((request.path, fields))
+        fake.files.append(files)
+        fake.keys.append(request.headers["authorization"])
+        fake.go_on.wait()
+        status, headers, content = fake.answer or _answer(fake, request.path, fields)
+        request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name, value)
+        request.send_header("content-length", str(len(content)))
+        request.send_header("location", "http://127.0.0.1:1/")
+        request.end_headers()
+        request.wfile.write(content)
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            fields, files = _read(self.headers["content-type"], body)
-            fake.asked.append((self.path, fields))
-            fake.files.append(files)
-            fake.keys.append(self.headers["authorization"])
-            fake.go_on.wait()
-            status, headers, content = fake.answer or _answer(fake, self.path, fields)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(content)))
-            self.send_header("location", "http://127.0.0.1:1/")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = _Server(("127.0.0.1", 0), Handler)
-    fake.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield fake
-    finally:
-        fake.go_on.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(answer) as url:
+        fake.url = f"{url}/v1"
+        try:
+            yield fake
+        finally:
+            fake.go_on.set()
 
 
 def _read(kind: str, body: bytes) -> tuple[Json, list[File]]:

@@ -6,8 +6,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_server import serving
 
 Json = dict[str, Any]
 
@@ -43,45 +45,29 @@ def result_for(text: str) -> Json:
     }
 
 
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, *_: Any) -> None:
-        pass  # clients leave in the middle of an answer
-
-
 @contextmanager
 def moderating() -> Iterator[FakeModerations]:
     fake = FakeModerations()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        body = json.loads(request.rfile.read(int(request.headers["content-length"])))
+        assert request.path == "/v1/moderations"
+        fake.asked.append(body)
+        fake.keys.append(request.headers["authorization"])
+        fake.go_on.wait()
+        results = [result_for(text) for text in body["input"]]
+        given = {"id": "modr-1", "model": body["model"], "results": results}
+        status, content = fake.answer or (200, json.dumps(given).encode())
+        request.send_response(status)
+        request.send_header("content-type", "application/json")
+        request.send_header("content-length", str(len(content)))
+        request.send_header("location", "http://127.0.0.1:1/")
+        request.end_headers()
+        request.wfile.write(content)
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            assert self.path == "/v1/moderations"
-            fake.asked.append(body)
-            fake.keys.append(self.headers["authorization"])
-            fake.go_on.wait()
-            results = [result_for(text) for text in body["input"]]
-            answer = {"id": "modr-1", "model": body["model"], "results": results}
-            status, content = fake.answer or (200, json.dumps(answer).encode())
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(content)))
-            self.send_header("location", "http://127.0.0.1:1/")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = _Server(("127.0.0.1", 0), Handler)
-    fake.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield fake
-    finally:
-        fake.go_on.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(answer) as url:
+        fake.url = f"{url}/v1"
+        try:
+            yield fake
+        finally:
+            fake.go_on.set()
