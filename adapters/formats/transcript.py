@@ -13,7 +13,6 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from antiphon.adapters.formats.tools import (
     TEXT_PROPERTIES,
@@ -138,20 +137,17 @@ def _author_of(entry: Entry) -> Author:
 
 
 def _comparison_key(entry: Entry) -> object:
-    match entry:
-        case CallEntry():
-            return replace(entry, call_id="")
-        case MessageEntry(author, parts) | OutputEntry(author, _, parts) if any(
-            kind == "image" for kind, _ in parts
-        ):
-            # Images are large. Python computes the hash of a string only once.
-            short = [
-                (kind, hash(text)) if kind == "image" else (kind, text) for kind, text in parts
-            ]
-            return type(entry).__name__, author, short
-        case OutputEntry():
-            return replace(entry, call_id="")
-    return entry
+    if isinstance(entry, CallEntry):
+        return "call", entry.name, entry.arguments
+    if isinstance(entry, ReasoningEntry):
+        return entry.text
+    author = entry.role if isinstance(entry, MessageEntry) else entry.name
+    parts = entry.parts
+    for kind, _ in parts:
+        if kind == "image":  # large; Python computes the hash of a string only once
+            parts = [(kind, hash(text) if kind == "image" else text) for kind, text in parts]
+            break
+    return type(entry).__name__, author, parts
 
 
 def to_parts(content: str | Sequence[c.Part] | None) -> list[EntryPart]:

@@ -29,6 +29,8 @@ from antiphon.domain import items as i
 MAX_CACHED_BYTES = 16 * 1024 * 1024
 """Two million tokens."""
 
+DIGEST_SIZE = 16
+
 DIGEST_BYTES = 120
 """What a digest of an entry takes, with its tuple and its flag."""
 
@@ -52,6 +54,28 @@ class CachedTurn(Struct, Generic[E], frozen=True):
     entries: Sequence[E]
     token_ids: Sequence[int] | None
     has_reasoning: bool
+
+
+class Fingerprints(Struct, frozen=True):
+    """What is compared of a conversation: who wrote each entry, and its digest.
+
+    `prefixes` has a digest of the conversation before each entry, and one of the whole.
+    """
+
+    authors: Sequence[Author]
+    digests: Sequence[bytes]
+    prefixes: Sequence[bytes]
+
+    @property
+    def of_all(self) -> bytes:
+        """The digest of the whole conversation."""
+        return self.prefixes[-1]
+
+    @property
+    def last_input(self) -> int:
+        """The position of the last input to the model, after which its reasoning counts."""
+        backwards = reversed(range(len(self.authors)))
+        return next((n for n in backwards if self.authors[n] == "other"), -1)
 
 
 class _Turn(Struct, frozen=True):
@@ -98,19 +122,21 @@ class TurnCache(Generic[E]):
         self._key = key
         self._turns: LruCache[Sequence[_Turn]] = LruCache(max_bytes)
 
-    def prefix_digests(self, salt: str | None, entries: Sequence[E]) -> list[bytes]:
-        """Return a digest of the conversation before each entry, and one of the whole.
+    def fingerprint(self, salt: str | None, entries: Sequence[E]) -> Fingerprints:
+        """Return what is compared of a conversation.
 
-        Reasoning is not part of it, so a digest stays the same when reasoning is left out.
+        Reasoning is not part of `prefixes`, so they stay the same when reasoning is left out.
         """
-        digest = blake2b((salt or "").encode("utf-8", "surrogatepass"), digest_size=16)
-        digest.update(b"\0")
-        digests = [digest.digest()]
-        for entry in entries:
-            if self._author_of(entry) != "reasoning":
-                digest.update(_encode(self._key(entry)))
-            digests.append(digest.digest())
-        return digests
+        authors = list(map(self._author_of, entries))
+        digests = list(map(self._digest, entries))
+        prefix = blake2b((salt or "").encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
+        prefix.update(b"\0")
+        prefixes = [prefix.digest()]
+        for author, digest in zip(authors, digests, strict=True):
+            if author != "reasoning":
+                prefix.update(digest)
+            prefixes.append(prefix.digest())
+        return Fingerprints(authors, digests, prefixes)
 
     def remember(
         self,
@@ -142,69 +168,63 @@ class TurnCache(Generic[E]):
         self._turns.put(prefix_digest, turns, size)
 
     def group_turns(
-        self, entries: Sequence[E], prefix_digests: Sequence[bytes]
+        self, entries: Sequence[E], fingerprints: Fingerprints
     ) -> Iterator[E | CachedTurn[E]]:
         """Yield the entries in order, those of a remembered turn as one, before its calls' results.
 
         Tokens with reasoning that the entries lack are not repeated once a new input follows.
         """
-        last_input: int | None = None
+        authors, last_input = fingerprints.authors, fingerprints.last_input
         position = 0
         while position < len(entries):
-            match = self._find(prefix_digests[position], entries, position)
+            match = self._find(fingerprints, position)
             if match is None:
                 yield entries[position]
                 position += 1
                 continue
-            matched = [(each, self._author_of(each)) for each in entries[position : match.end]]
-            if last_input is None:
-                last_input = self._last_input(entries)
+            positions = range(position, match.end)
             repeats = match.is_whole and (not match.turn.hides_reasoning or position > last_input)
             yield CachedTurn(
-                [entry for entry, author in matched if author != "tool"],
+                [entries[n] for n in positions if authors[n] != "tool"],
                 match.turn.token_ids if repeats else None,
                 match.turn.has_reasoning,
             )
-            yield from (entry for entry, author in matched if author == "tool")
+            yield from (entries[n] for n in positions if authors[n] == "tool")
             position = match.end
 
-    def _last_input(self, entries: Sequence[E]) -> int:
-        """Return the position of the last input to the model, after which its reasoning counts."""
-        backwards = reversed(range(len(entries)))
-        return next((n for n in backwards if self._author_of(entries[n]) == "other"), -1)
-
-    def _find(self, prefix_digest: bytes, entries: Sequence[E], start: int) -> _Match | None:
-        if self._author_of(entries[start]) not in ("model", "reasoning"):
+    def _find(self, fingerprints: Fingerprints, start: int) -> _Match | None:
+        if fingerprints.authors[start] not in ("model", "reasoning"):
             return None
-        turns = self._turns.get(prefix_digest) or ()
-        candidates = (self._match(turn, entries, start) for turn in turns)
+        turns = self._turns.get(fingerprints.prefixes[start]) or ()
+        candidates = (_match(turn, fingerprints, start) for turn in turns)
         matches = [match for match in candidates if match is not None]
         return max(matches, key=lambda match: (match.is_whole, match.end), default=None)
 
-    def _match(self, turn: _Turn, entries: Sequence[E], start: int) -> _Match | None:
-        if len(turn.digests) == 1:  # most turns are a text or a call
-            is_same = self._digest(entries[start]) == turn.digests[0][0]
-            return _Match(turn, start + 1, is_whole=True) if is_same else None
-        # Calls may have changed their order: one that waited for approval comes after the others.
-        missing = Counter(digest for digest, is_reasoning in turn.digests if not is_reasoning)
-        reasoning = deque(digest for digest, is_reasoning in turn.digests if is_reasoning)
-        end = start
-        for position in range(start, len(entries)):
-            author = self._author_of(entries[position])
-            if author == "tool":
-                continue
-            digest = self._digest(entries[position])
-            if author == "model" and missing[digest]:
-                missing[digest] -= 1
-            elif author == "reasoning" and reasoning and reasoning[0] == digest:
-                reasoning.popleft()
-            else:
-                break
-            end = position + 1
-        return None if missing.total() else _Match(turn, end, is_whole=not reasoning)
-
     def _digest(self, entry: E) -> bytes:
-        return blake2b(_encode(self._key(entry)), digest_size=16).digest()
+        return blake2b(_encode(self._key(entry)), digest_size=DIGEST_SIZE).digest()
+
+
+def _match(turn: _Turn, fingerprints: Fingerprints, start: int) -> _Match | None:
+    authors, digests = fingerprints.authors, fingerprints.digests
+    if len(turn.digests) == 1:  # most turns are a text or a call
+        is_same = digests[start] == turn.digests[0][0]
+        return _Match(turn, start + 1, is_whole=True) if is_same else None
+    # Calls may have changed their order: one that waited for approval comes after the others.
+    missing = Counter(digest for digest, is_reasoning in turn.digests if not is_reasoning)
+    reasoning = deque(digest for digest, is_reasoning in turn.digests if is_reasoning)
+    end = start
+    for position in range(start, len(authors)):
+        author, digest = authors[position], digests[position]
+        if author == "tool":
+            continue
+        if author == "model" and missing[digest]:
+            missing[digest] -= 1
+        elif author == "reasoning" and reasoning and reasoning[0] == digest:
+            reasoning.popleft()
+        else:
+            break
+        end = position + 1
+    return None if missing.total() else _Match(turn, end, is_whole=not reasoning)
 
 
 def _encode(value: object) -> bytes:

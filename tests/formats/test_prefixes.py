@@ -450,10 +450,10 @@ def test_the_least_recently_used_turns_are_evicted_first() -> None:
         lambda entry: "other" if entry.isupper() else "model", max_bytes=3000
     )
     for asked in ("A", "B", "C", "D", "E"):
-        turn_cache.remember(turn_cache.prefix_digests(None, [asked])[-1], ["said"], [1, 2, 3, 4])
+        turn_cache.remember(turn_cache.fingerprint(None, [asked]).of_all, ["said"], [1, 2, 3, 4])
 
     def group(*entries: str) -> list[Any]:
-        return list(turn_cache.group_turns(entries, turn_cache.prefix_digests(None, entries)))
+        return list(turn_cache.group_turns(entries, turn_cache.fingerprint(None, entries)))
 
     assert group("A", "said") == ["A", "said"]
     assert list(group("E", "said")[1].token_ids) == [1, 2, 3, 4]

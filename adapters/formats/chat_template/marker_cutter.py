@@ -66,12 +66,18 @@ class MarkerCutter:
     def cut(self, value: Any) -> Any:
         """Return the value, a text or lists and mappings of texts, with its markers cut."""
         # A long conversation has thousands of texts: what most of them are comes first.
-        if isinstance(value, str):
+        kind = type(value)
+        if kind is str:
             return value if value.isidentifier() else self._cut_text(value)
-        if isinstance(value, dict | Mapping):
-            return {self.cut(key): self.cut(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
+        if kind is dict:
+            return {
+                key if key.isidentifier() else self._cut_text(key): self.cut(each)
+                for key, each in value.items()
+            }
+        if kind is list or kind is tuple:
             return [self.cut(each) for each in value]
+        if isinstance(value, Mapping):
+            return self.cut(dict(value))
         return value
 
     def _cut_text(self, text: str) -> str:

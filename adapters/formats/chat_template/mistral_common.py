@@ -114,10 +114,9 @@ class MistralRenderer(ChatRenderer):
             token_ids, fittings = self._write(turn)
         check_length(len(token_ids), turn.max_prompt_tokens)
         _, items = leading_instructions(turn.items)
-        digests = self.turn_cache.prefix_digests(
-            turn.cache_salt, list(transcript(items, turn.tools))
-        )
-        return Prompt(token_ids=token_ids, fittings=fittings, prefix_digest=digests[-1])
+        entries = list(transcript(items, turn.tools))
+        digest = self.turn_cache.fingerprint(turn.cache_salt, entries).of_all
+        return Prompt(token_ids=token_ids, fittings=fittings, prefix_digest=digest)
 
     async def encode(self, text: str, turn: Turn) -> Sequence[int]:
         async with self._writers.slot(turn.tenant):

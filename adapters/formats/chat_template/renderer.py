@@ -157,14 +157,14 @@ class TemplateRenderer(ChatRenderer):
     def _write(self, turn: Turn) -> tuple[_Written, bytes]:
         """Return the prompt and the conversation's digest."""
         entries = _entries(turn)
-        digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
-        grouped = list(self.turn_cache.group_turns(entries, digests))
+        fingerprints = self.turn_cache.fingerprint(turn.cache_salt, entries)
+        grouped = list(self.turn_cache.group_turns(entries, fingerprints))
         splice_points = self._splice_points_for(self._options_of(turn))
         written = self._render_pieces(turn, grouped, splice_points)
         if written is None:
             written = self._render_pieces(turn, grouped, {})
         assert written is not None, "there is nothing to splice"
-        return written, digests[-1]
+        return written, fingerprints.of_all
 
     def _render_pieces(
         self,

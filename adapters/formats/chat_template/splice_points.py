@@ -108,7 +108,7 @@ def _find_splice_point(
     head, *tails = text.split(placeholder)
     if len(tails) != 1 or next_text not in tails[0]:
         return None
-    if _find_end(tails[0].split(next_text)[0], ends, 0) is None:
+    if _find_end(tails[0].split(next_text)[0], _pattern_of(ends), 0) is None:
         return None
     shared = commonprefix([head, prompt])  # noqa: RUF071 - of characters, as is meant
     return SplicePoint(head.removeprefix(shared), prompt.removeprefix(shared))
@@ -120,10 +120,11 @@ def splice_turns(
     """Return the prompt as texts and tokens, or None if the template wrote something unexpected."""
     pieces: list[str | Sequence[int]] = []
     start = 0
+    end_marker = _pattern_of(ends)
     for turn in turns:
         point, position = splice_points[turn.shape], text.find(turn.placeholder, start)
         head = text[start : max(position, start)]
-        end = _find_end(text, ends, position)
+        end = _find_end(text, end_marker, position)
         if position < 0 or end is None or not head.endswith(point.surplus):
             return None
         pieces += [head.removesuffix(point.surplus) + point.missing, turn.token_ids]
@@ -131,7 +132,11 @@ def splice_turns(
     return [*pieces, text[start:]]
 
 
-def _find_end(text: str, ends: Iterable[str], start: int) -> int | None:
+def _pattern_of(ends: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, ends)) or "(?!)")
+
+
+def _find_end(text: str, end_marker: re.Pattern[str], start: int) -> int | None:
     """Return the position after the first marker that ends a turn."""
-    match = re.compile("|".join(map(re.escape, ends)) or "(?!)").search(text, start)
+    match = end_marker.search(text, start)
     return match and match.end()

@@ -21,6 +21,8 @@ from antiphon.domain.json import Json
 DEFAULT_TEMPLATE, TOOL_TEMPLATE = "default", "tool_use"
 NAME_A_TEMPLATE = "Name one with --chat-template FILE."
 REFUSED = "The model's chat template cannot render this conversation: "
+DICT_ATTRIBUTES = frozenset(dir(dict))
+TEXT_METHODS = {name for name in dir(str) if not name.startswith(("_", "format"))}
 TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -64,8 +66,20 @@ def strftime_at(seconds: float, form: str) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime(form)
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """A sandbox that knows at once that the keys of messages and the methods of texts are safe."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # For each key, the sandbox would first look for an attribute, and catch the exception.
+        if type(obj) is dict and attribute in obj and attribute not in DICT_ATTRIBUTES:
+            return obj[attribute]
+        if type(obj) is str and attribute in TEXT_METHODS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _tojson

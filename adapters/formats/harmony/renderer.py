@@ -162,13 +162,13 @@ class Renderer:
     def _write(self, turn: Turn, functions_section: str | None) -> _Written:
         image_urls: list[str] = []
         conversation = _conversation(turn)
-        digests = self._turn_cache.prefix_digests(turn.cache_salt, conversation)
-        grouped = self._turn_cache.group_turns(conversation, digests)
+        fingerprints = self._turn_cache.fingerprint(turn.cache_salt, conversation)
+        grouped = self._turn_cache.group_turns(conversation, fingerprints)
         written = self._entries(turn, grouped, image_urls, functions_section)
         entries = _drop_old_reasoning(list(written))
         pieces = [piece for entry in entries for piece in entry.pieces]
         pieces += [h.START, self._encoding.encode_fixed(ASSISTANT)]
-        return _Written(pieces, image_urls, digests[-1])
+        return _Written(pieces, image_urls, fingerprints.of_all)
 
     def remember(
         self,

@@ -195,8 +195,8 @@ class ScriptedRenderer(ChatRenderer):
         for message in turn.previous_messages:
             prompt.add(_previous_message(message))
         entries = list(transcript(turn.items, turn.tools))
-        digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
-        for entry in self.turn_cache.group_turns(entries, digests):
+        fingerprints = self.turn_cache.fingerprint(turn.cache_salt, entries)
+        for entry in self.turn_cache.group_turns(entries, fingerprints):
             if isinstance(entry, CachedTurn):
                 prompt.add_cached_turn(entry)
             else:
@@ -204,7 +204,7 @@ class ScriptedRenderer(ChatRenderer):
         prompt.close()
         prompt.ids += MESSAGE_STARTS["assistant"]
         written = Prompt(
-            token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=digests[-1]
+            token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=fingerprints.of_all
         )
         return written, prompt.long_texts
 
