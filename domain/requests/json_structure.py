@@ -6,14 +6,13 @@ So a text is counted first, in calls that take some 2 ms each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 SLICE_BYTES = 128 * 1024
 """How much is handled in one call."""
 
 _COUNTED = (b"[", b"{", b",")
-_STRUCTURE = b'"[]{},'
-_AFTER_BACKSLASH = b"\\/bfnrtu"
-_ALL_BUT_STRUCTURE = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
-_ALL_BUT_ESCAPES_TOO = bytes(sorted(set(range(256)) - set(_STRUCTURE + _AFTER_BACKSLASH)))
+_ALL_BUT_STRUCTURE = bytes(sorted(set(range(256)) - set(b"[]{},")))
 
 
 def has_more_values(text: bytes, most: int) -> bool:
@@ -28,9 +27,17 @@ def has_more_values(text: bytes, most: int) -> bool:
     return count_values(structure_of(text)) > most
 
 
-def structure_of(text: bytes) -> bytes:
+def structure_of(text: bytes, *, slice_bytes: int = SLICE_BYTES) -> bytes:
     """Return the brackets and commas of a JSON text that are not in strings."""
-    return _without_strings(_without_words(text))
+    outside: list[bytes] = []
+    is_inside = False
+    for portion in _portions(text, slice_bytes):
+        if b"\\" in portion:  # an escaped quote does not end a string
+            portion = portion.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = portion.split(b'"')
+        outside.append(b"".join(parts[is_inside::2]).translate(None, _ALL_BUT_STRUCTURE))
+        is_inside ^= len(parts) % 2 == 0
+    return b"".join(outside)
 
 
 def count_values(structure: bytes) -> int:
@@ -38,28 +45,13 @@ def count_values(structure: bytes) -> int:
     return sum(map(structure.count, _COUNTED))
 
 
-def _without_words(text: bytes) -> bytes:
-    """Return the brackets, commas and quotes of a text; a quote begins or ends a string."""
-    # Only C code handles megabytes. First remove everything that is neither structure nor can
-    # follow a backslash: it is cheap and leaves little. Then remove escapes, since an escaped quote
-    # does not end a string.
-    if b"\\" not in text:
-        return _in_slices(text, _ALL_BUT_STRUCTURE)
-    plain = _in_slices(text, _ALL_BUT_ESCAPES_TOO)
-    plain = plain.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return _in_slices(plain, _ALL_BUT_STRUCTURE)
-
-
-def _in_slices(text: bytes, removed: bytes) -> bytes:
-    slices = (text[at : at + SLICE_BYTES] for at in range(0, len(text), SLICE_BYTES))
-    return b"".join(each.translate(None, removed) for each in slices)
-
-
-def _without_strings(structure: bytes) -> bytes:
-    outside: list[bytes] = []
-    is_inside = False
-    for at in range(0, len(structure), SLICE_BYTES):
-        parts = structure[at : at + SLICE_BYTES].split(b'"')
-        outside.append(b"".join(parts[is_inside::2]))
-        is_inside ^= len(parts) % 2 == 0
-    return b"".join(outside)
+def _portions(text: bytes, size: int) -> Iterator[bytes]:
+    """Yield the text in slices; none ends within an escape."""
+    start = 0
+    while start < len(text):
+        portion = text[start : start + size]
+        backslashes = len(portion) - len(portion.rstrip(b"\\"))
+        if backslashes % 2:
+            portion = text[start : start + size + 1]
+        yield portion
+        start += len(portion)
