@@ -142,12 +142,11 @@ def _comparison_key(entry: Entry) -> object:
     if isinstance(entry, ReasoningEntry):
         return entry.text
     author = entry.role if isinstance(entry, MessageEntry) else entry.name
-    parts = entry.parts
-    for kind, _ in parts:
+    for kind, _ in entry.parts:
         if kind == "image":  # large; Python computes the hash of a string only once
-            parts = [(kind, hash(text) if kind == "image" else text) for kind, text in parts]
-            break
-    return type(entry).__name__, author, parts
+            short = [(kind, hash(text) if kind == "image" else text) for kind, text in entry.parts]
+            return type(entry).__name__, author, short
+    return type(entry).__name__, author, entry.parts
 
 
 def to_parts(content: str | Sequence[c.Part] | None) -> list[EntryPart]:

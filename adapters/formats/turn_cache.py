@@ -57,7 +57,7 @@ class CachedTurn(Struct, Generic[E], frozen=True):
 
 
 class Fingerprints(Struct, frozen=True):
-    """What is compared of a conversation: who wrote each entry, and its digest.
+    """The digests of a conversation: who wrote each entry, and its own digest.
 
     `prefixes` has a digest of the conversation before each entry, and one of the whole.
     """

@@ -180,7 +180,7 @@ class TokenModel(Model):
         read = parser
         if self._extend_parser is not None and turn.raw_prompt is None:
             read = self._extend_parser(parser, turn)
-        sampling = self._sampling_of(turn, prompt)
+        sampling = self._sampling_of(turn, prompt, turn_format)
         steps = await self._start_steps(turn, prompt, sampling, written, request_id)
         run = TokenTurn(
             turn_format,
@@ -219,7 +219,7 @@ class TokenModel(Model):
         if (known := len(set(answer_tokens))) < len(labels):
             raise too_many_answers(len(labels), known)
         sampling = replace(
-            self._sampling_of(turn, prompt),
+            self._sampling_of(turn, prompt, self._format),
             max_tokens=1,
             logprobs=len(labels),
             answer_tokens=answer_tokens,
@@ -287,8 +287,7 @@ class TokenModel(Model):
             steps = await prompt_scores.generate(self._engine, request, first_token=first_token)
         return ResumedSteps(written, steps) if written else steps
 
-    def _sampling_of(self, turn: Turn, prompt: Prompt) -> Sampling:
-        turn_format = self._format_of(turn)
+    def _sampling_of(self, turn: Turn, prompt: Prompt, turn_format: Format) -> Sampling:
         free_tokens = self._engine.context_length - len(prompt.token_ids)
         max_tokens = turn.sampling.max_tokens or self._engine.sampling_defaults.get("max_tokens")
         step_tokens = turn.sampling.step_tokens

@@ -209,8 +209,8 @@ class StartResponse:
         return _accepted(prepared, response, events, run, task)
 
     def _make_run(self, prepared: PreparedResponse) -> Run:
-        request = prepared.submission.request
-        lease = Lease(tenant=prepared.tenant, response_id=prepared.id)
+        request, tenant = prepared.submission.request, prepared.tenant
+        lease = Lease(tenant=tenant, response_id=prepared.id)
         store, retry_s = self._store, self._limits.retry_s
         return Run(
             lease=lease,
@@ -218,7 +218,7 @@ class StartResponse:
             sequencer=self._make_sequencer(
                 prepared.response,
                 request,
-                prepared.tenant,
+                tenant,
                 prepared.recorder.progress,
                 agent=prepared.submission.agent_name,
             ),
@@ -253,12 +253,13 @@ class StartResponse:
         events = [*run.sequencer.open(), *run.sequencer.start()]
         if run.sequencer.response.store:
             await self._save(prepared, run.sequencer.response, events, owner=self._owner)
-        await self._log.create(run.id, prepared.tenant, is_stored=prepared.is_durable)
-        await self._log.append(run.id, events)
-        reader = await self._log.open(run.id)
+        response_id, tenant = run.id, prepared.tenant
+        await self._log.create(response_id, tenant, is_stored=prepared.is_durable)
+        await self._log.append(response_id, events)
+        reader = await self._log.open(response_id)
         if not prepared.is_durable:
             return reader
-        return FollowedEvents(reader, self._store, prepared.tenant, run.id)
+        return FollowedEvents(reader, self._store, tenant, response_id)
 
     async def _save(
         self,

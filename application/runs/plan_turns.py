@@ -124,10 +124,11 @@ class PlanTurns:
         if diagnose is not None:
             compare = partial(diagnose, submission, prepared, compacts=plan.compacts)
             plan = replace(plan, diagnose=compare)
-        if submission.agent_name is not None:
+        agent_name = submission.agent_name
+        if agent_name is not None:
             agents = self._open_agents(submission, prepared, recorder)
             callers = {**plan.tool_callers, **dict.fromkeys(ACTIONS, agents)}
-            plan = replace(plan, agents=agents, tool_callers=callers)
+            plan = replace(plan, agent=agent_name, agents=agents, tool_callers=callers)
         return Turns(
             plan,
             self._show_items,
@@ -209,7 +210,6 @@ async def plan_of(submission: Submission, prepared: PreparedTurn) -> Plan:
         max_calls=request.max_tool_calls,
         tool_callers=prepared.tool_callers,
         conversation=prepared.conversation,
-        agent=submission.agent_name or ROOT,
         refused=submission.refused,
         steers=submission.steers,
     )

@@ -249,26 +249,23 @@ class RunResponse:
         run.recorder.start()
         if run.with_metrics:
             run.sequencer.metrics = run.recorder.snapshot
-        try:
-            await self._run_to_end(run)
-        finally:
-            run.turns.release()
-
-    async def _run_to_end(self, run: Run) -> None:
         ending: Coroutine[Any, Any, object]
         try:
-            end = await self._run_turns(run)
-        except LeaseLost:
-            ending = self._give_up(run, run.sequencer.fail(ENDED_ELSEWHERE))
-        except ServerShuttingDown:
-            ending = self._give_back(run)
-        else:
-            ending = self.finish(run, end)
-        # A cancellation must not leave a stored response without an end, or its conversation
-        # locked. The end of another response matters only to the reader, who has left.
-        response = run.sequencer.response
-        must_be_stored = response.store or response.conversation is not None
-        await (run_to_completion(ending) if must_be_stored else ending)
+            try:
+                end = await self._run_turns(run)
+            except LeaseLost:
+                ending = self._give_up(run, run.sequencer.fail(ENDED_ELSEWHERE))
+            except ServerShuttingDown:
+                ending = self._give_back(run)
+            else:
+                ending = self.finish(run, end)
+            # A cancellation must not leave a stored response without an end, or its conversation
+            # locked. The end of another response matters only to the reader, who has left.
+            response = run.sequencer.response
+            must_be_stored = response.store or response.conversation is not None
+            await (run_to_completion(ending) if must_be_stored else ending)
+        finally:
+            run.turns.release()
 
     async def finish(self, run: Run, end: Sequence[Event]) -> bool:
         """Store the run's end, then show readers the `end` events.

@@ -93,19 +93,21 @@ class RunRecorder:
         cls, context: RequestContext, caller: Caller, *, server: str, background: bool = False
     ) -> RunRecorder:
         """Return the recorder of a new run, whose turn to run it is now."""
-        recorder = cls()
-        received_at = context.received_at or recorder._now()
-        recorder._metrics = ResponseMetrics(
-            key_id=caller.key_id,
-            key_name=caller.key_name,
-            request_id=context.request_id,
-            door=context.door,
-            traceparent=context.trace_headers.get("traceparent", ""),
-            links_trace=background or context.shares_connection,
-            server=server,
-            received_at=in_microseconds(received_at),
-            admitted_at=max(recorder._now(), received_at),
+        received_at = context.received_at or time.time()
+        recorder = cls(
+            ResponseMetrics(
+                key_id=caller.key_id,
+                key_name=caller.key_name,
+                request_id=context.request_id,
+                door=context.door,
+                traceparent=context.trace_headers.get("traceparent", ""),
+                links_trace=background or context.shares_connection,
+                server=server,
+                received_at=in_microseconds(received_at),
+            )
         )
+        admitted_at = max(recorder._now(), received_at)
+        recorder._metrics = replace(recorder._metrics, admitted_at=admitted_at)
         return recorder
 
     @classmethod
@@ -231,7 +233,8 @@ class RunRecorder:
 
     def admit_turn(self, turn: ModelTurn) -> None:
         """Record that the model has accepted the open turn; only the first time counts."""
-        self.open_turn()
+        if self._turn is None:
+            self.open_turn()
         assert self._turn is not None
         self._turn.admit(turn)
 

@@ -90,7 +90,10 @@ def _smallest_text(kind: str | None, value: Any) -> str | None:
 
 
 def _last_user_text(messages: Sequence[Message]) -> str:
-    return next((text for role, text in reversed(messages) if role == "user"), "")
+    for role, text in reversed(messages):
+        if role == "user":
+            return text
+    return ""
 
 
 def _json(value: Any) -> str:

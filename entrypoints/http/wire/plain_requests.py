@@ -74,8 +74,10 @@ def _without_body(send: Any) -> Any:
 
 def _coding_of(scope: Scope) -> str:
     """Return the codings of a request's body as they were sent, or "" if it is plain."""
-    values = b",".join(header_values(scope, b"content-encoding")).decode("latin-1").lower()
-    codings = [coding.strip() for coding in values.split(",")]
+    values = header_values(scope, b"content-encoding")
+    if not values:
+        return ""
+    codings = [coding.strip() for coding in b",".join(values).decode("latin-1").lower().split(",")]
     return ", ".join(coding for coding in codings if coding not in ("", "identity"))
 
 

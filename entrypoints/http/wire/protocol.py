@@ -134,14 +134,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if self._declines_upgrade():
+        if self.parser.should_upgrade() and self._declines_upgrade():
             return
         self._in_head = False
         self.shared.connections.mark_working(self.transport)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if self._declines_upgrade():
+        if self.parser.should_upgrade() and self._declines_upgrade():
             return
         self._cancel_deadline()
         super().on_message_complete()
@@ -199,12 +199,12 @@ class BoundedProtocol(HttpToolsProtocol):
         return normalize_path(path) == WEBSOCKET_PATH  # as authentication does
 
     def _declines_upgrade(self) -> bool:
-        """Whether the request's head is read again without its offer to change the protocol.
+        """Whether a request's head is read again without its offer to change the protocol.
 
         Such a request is handled as if it offered nothing (RFC 9110, section 7.8). The parser would
         take what follows the head for the other protocol, and lose the request's body.
         """
-        offers = self.parser.should_upgrade() and any(n == b"upgrade" for n, _ in self.headers)
+        offers = any(name == b"upgrade" for name, _ in self.headers)
         return offers and not self._should_upgrade()
 
     def _head_without_upgrade(self) -> bytes:

@@ -195,8 +195,10 @@ class KeepAlive:
             return True
         if self._style != "auto":
             return self._style == "event"
-        agents = (value for name, value in scope.get("headers", ()) if name == b"user-agent")
-        return any(agent.lower().startswith(NEED_EVENTS) for agent in agents)
+        for name, value in scope.get("headers", ()):
+            if name == b"user-agent" and value.lower().startswith(NEED_EVENTS):
+                return True
+        return False
 
     @contextmanager
     def watch(self, stream: S) -> Iterator[S]:

@@ -68,9 +68,10 @@ class MarkerFinder:
         >>> [finder.find_cut(text, 0) for text in ("a <|tool_", "a <|", "a </thi")]
         [2, 4, 7]
         """
-        first = max(pos, len(text) - self._max_prefix)
-        starts = (start for start in range(first, len(text)) if text[start:] in self._prefixes)
-        return next((start for start in starts if _is_cut_marker(text, start)), len(text))
+        for start in range(max(pos, len(text) - self._max_prefix), len(text)):
+            if text[start:] in self._prefixes and _is_cut_marker(text, start):
+                return start
+        return len(text)
 
     def find_here(self, text: str, pos: int, *, is_whole: bool = False) -> int:
         """Return the end of the marker that starts here, 0 if one may start, -1 if none does."""
