@@ -106,11 +106,14 @@ def _stacks(loop_thread: int) -> str:
     # It holds a lock of the interpreter. A collection would run Python code meanwhile, and so let
     # another thread run, which then waits for that lock forever, as all do (CPython gh-106883).
     frames = without_collections(sys._current_frames)
+    # Its own frame would be in a cycle with this map, and keep all that the other frames have, such
+    # as long answers, until the collector finds it.
+    frames.pop(threading.get_ident(), None)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     others = [
         f"  thread {names.get(ident, str(ident))!r}: {_place(frame)}"
         for ident, frame in frames.items()
-        if ident not in (loop_thread, threading.get_ident())
+        if ident != loop_thread
     ]
     loop_frame = frames.get(loop_thread)
     stack = traceback.format_stack(loop_frame)[-MAX_FRAMES:] if loop_frame else []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import re
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -74,6 +76,28 @@ async def test_many_blocks_are_one_warning_until_the_interval_is_over(
             await asyncio.sleep(LIMIT_S)
         await _answer_of_the_watchdog(caplog, 1)
     assert len([record for record in caplog.records if record.name == LOGGER]) == 1
+
+
+class LongAnswer:
+    """What the loop has at hand while it is blocked."""
+
+
+async def test_what_blocked_the_loop_is_freed_without_a_collection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def block_with_an_answer() -> weakref.ref[LongAnswer]:
+        answer = LongAnswer()
+        block_the_loop(5 * LIMIT_S)
+        return weakref.ref(answer)
+
+    gc.disable()
+    try:
+        with LoopWatchdog(LIMIT_S):
+            answer = block_with_an_answer()
+            await _answer_of_the_watchdog(caplog, 1)
+        assert answer() is None
+    finally:
+        gc.enable()
 
 
 async def test_the_next_warning_says_how_many_were_left_out(
