@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.ports import StorePageQuery
 from antiphon.domain.errors import NotInList
 
 INPUT, OUTPUT = 0, 1
@@ -80,6 +81,13 @@ class ItemRow(Struct, frozen=True):
     position: int | None
     conversation: Owner | None
     place: int | None
+
+
+def is_full(found: Sequence[Sequence[Any]], query: StorePageQuery) -> bool:
+    """Return whether a page of these rows, (item id, body), has what it may have."""
+    if len(found) == query.limit or query.max_bytes is None:
+        return len(found) == query.limit
+    return sum(len(body) for _, body in found[:-1]) > query.max_bytes
 
 
 def remaining_ranges(

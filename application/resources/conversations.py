@@ -9,7 +9,7 @@ from functools import partial
 from antiphon.application.input.items import ReadItems, to_new_stored_items
 from antiphon.application.ports import Clock, ConversationStore, NewId, StoredItem, StorePageQuery
 from antiphon.application.resources.quotas import CheckQuota, len_of
-from antiphon.application.support.listing import ListPage, list_matching, read_page
+from antiphon.application.support.listing import ListPage, list_matching, read_items
 from antiphon.application.support.paging import Page
 from antiphon.domain.errors import NotFound
 from antiphon.domain.history.conversation import Conversation, check_ids
@@ -148,7 +148,7 @@ class ListConversationItems:
     ) -> Page[StoredItem]:
         """Raises: NotFound; NotInList."""
         read = partial(self._store.list_conversation_items, tenant, conversation_id)
-        return await read_page(read, query)
+        return await read_items(read, query)
 
 
 class GetConversationItem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.application.ports import ResponseStore, StoredItem, StorePageQuery
-from antiphon.application.support.listing import read_page
+from antiphon.application.support.listing import read_items
 from antiphon.application.support.paging import Page
 
 
@@ -17,4 +17,4 @@ class ListInputItems:
         self, tenant: str, response_id: str, query: StorePageQuery
     ) -> Page[StoredItem]:
         """Raises: NotFound; NotInList."""
-        return await read_page(partial(self._store.list_input_items, tenant, response_id), query)
+        return await read_items(partial(self._store.list_input_items, tenant, response_id), query)

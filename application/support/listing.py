@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import StorePageQuery
+from antiphon.application.ports import StoredItem, StorePageQuery
 from antiphon.application.support.paging import HasId, Page
 from antiphon.domain.errors import NotFound, NotInList
 
@@ -18,6 +19,9 @@ MAX_READ = 2000
 """Entries that one request reads. A filter that finds few of many needs several requests."""
 
 READ_AT_ONCE = 100
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""Of the items on a page, unless it has only one."""
 
 E = TypeVar("E", bound=HasId)
 
@@ -37,10 +41,15 @@ class ListPage(Struct, Generic[E], frozen=True, kw_only=True):
     searched: int = 0
 
 
-async def read_page(read: ReadPage[E], query: StorePageQuery) -> Page[E]:
-    """Return the page, and whether more comes after it. Raises: NotInList."""
-    found = await read(replace(query, limit=query.limit + 1))
-    return Page(items=found[: query.limit], has_more=len(found) > query.limit)
+async def read_items(read: ReadPage[StoredItem], query: StorePageQuery) -> Page[StoredItem]:
+    """Return the page, which ends before it has PAGE_BYTES, and whether more comes after it.
+
+    Raises: NotInList.
+    """
+    found = await read(replace(query, limit=query.limit + 1, max_bytes=PAGE_BYTES))
+    ends = accumulate(memoryview(item.raw).nbytes for item in found[: query.limit])
+    count = max(1, sum(end <= PAGE_BYTES for end in ends))
+    return Page(items=found[:count], has_more=len(found) > count)
 
 
 async def list_matching(

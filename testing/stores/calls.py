@@ -96,9 +96,11 @@ async def items_of(store: Store, conversation: str, tenant: str = US) -> list[st
     return ids(await store.list_conversation_items(tenant, f"conv_{conversation}"))
 
 
-async def pages_of(read: ReadPage, limit: int, *, is_descending: bool = False) -> list[str]:
+async def pages_of(
+    read: ReadPage, limit: int, *, is_descending: bool = False, max_bytes: int | None = None
+) -> list[str]:
     """Return the names of all items of a list, read page by page."""
-    query = StorePageQuery(limit=limit, is_descending=is_descending)
+    query = StorePageQuery(limit=limit, is_descending=is_descending, max_bytes=max_bytes)
     found: list[str] = []
     while page := await read(query):
         assert len(page) <= limit

@@ -193,6 +193,9 @@ class ResponseStoreContract(StoreFixtures):
         for limit in (1, 2, 3, 5, 100):
             assert await pages_of(read, limit) == whole
             assert await pages_of(read, limit, is_descending=True) == whole[::-1]
+        for max_bytes in (1, 200):
+            assert await pages_of(read, 5, max_bytes=max_bytes) == whole
+            assert await pages_of(read, 5, is_descending=True, max_bytes=max_bytes) == whole[::-1]
         first = StorePageQuery(limit=5)
         for after in ("later", "y", "fork_1", "last_out", "none"):
             with pytest.raises(NotInList):

@@ -20,8 +20,9 @@ from typing import Any
 import httpx
 import pytest
 from msgspec import Struct
-from tests.faults.support import loop_tasks
+from tests.faults.support import loop_tasks, signing_guard
 from tests.faults.support.replicas import Replica
+from tests.faults.support.signing_guard import WORD
 from tests.security.support.other_tenant import make_keys
 from websockets.asyncio.client import connect
 
@@ -43,11 +44,19 @@ MAX_GROWTH_BYTES = 24 * 1024 * 1024
 MAX_MORE = 4
 """Descriptors, threads or tasks that may come and go by themselves."""
 
+HAS_PROGRAMS = shutil.which("bwrap") is not None
+
 Json = dict[str, Any]
 OPTIONS = (
     *("--keep-events", "0", "--keepalive-s", "5", "--log-level", "warning"),
-    *("--tool", "loop_tasks:LoopTasks"),
+    *("--tool", "loop_tasks:LoopTasks", "--guard", "signing_guard:SigningGuard"),
+    *(("--programs", "--code-cgroup", "off") if HAS_PROGRAMS else ()),
 )
+BETA = {"openai-beta": "responses_multi_agent=v1"}
+PROGRAM = """
+const counts = await Promise.all([1, 2, 3].map(() => tools.loop__tasks({})));
+text(counts, "z".repeat(20000));
+"""
 
 
 class Figures(Struct, frozen=True):
@@ -82,6 +91,8 @@ class Client:
             *(self.continue_a_chain, self.stream_and_leave, self.call_a_function, self.call_a_tool),
             *(self.ask_in_the_background, self.hold_a_conversation, self.use_a_socket),
             *(self.send_files, self.send_nonsense, self.leave_an_upload),
+            *(self.have_agents, self.say_what_is_guarded),
+            *([self.run_a_program] if HAS_PROGRAMS else []),
         ]
         async with self._http:
             while time.monotonic() < until:
@@ -194,6 +205,44 @@ class Client:
         assert (await self._http.get(f"{path}/content")).content == content
         await self._delete(path)
 
+    async def run_a_program(self) -> None:
+        tools = [
+            {"type": "programmatic_tool_calling"},
+            {"type": "mcp", "server_label": "loop", "allowed_callers": ["programmatic"]},
+        ]
+        prompt = script({"call": "program", "args": {"code": PROGRAM}}, then={"say": "ran"})
+        answer = await self._create(prompt, tools=tools)
+        assert [item["type"] for item in answer["output"]].count("mcp_call") == 3
+        await self._delete(f"/responses/{answer['id']}")
+
+    async def have_agents(self) -> None:
+        def spawn(name: str, *turns: Any) -> Json:
+            message = f"@@script {json.dumps([list(turns)])}"
+            return {"call": "spawn_agent", "args": {"task_name": name, "message": message}}
+
+        some = [spawn(name, {"say": "word ", "repeat": 50, "tick": 0.001}) for name in "abc"]
+        turns = [some, [{"call": "wait_agent"}], [{"say": "all done"}]]
+        body: Json = {"model": self._model, "input": f"@@script {json.dumps(turns)}"}
+        body["multi_agent"] = {"enabled": True}
+        if self._chance.random() < 0.3:
+            chunks = 0
+            async with self._http.stream(
+                "POST", "/responses", json={**body, "stream": True}, headers=BETA
+            ) as left:
+                async for _ in left.aiter_raw():
+                    chunks += 1
+                    if chunks == 20:
+                        return
+            return
+        answer = await self._http.post("/responses", json=body, headers=BETA)
+        assert answer.status_code == 200, answer.text[:500]
+        await self._delete(f"/responses/{answer.json()['id']}")
+
+    async def say_what_is_guarded(self) -> None:
+        prompt = script({"say": f"one {WORD} ", "repeat": 100})
+        answer = await self._create(prompt, store=False)
+        assert WORD not in json.dumps(answer["output"])
+
     async def send_nonsense(self) -> None:
         await self._post("/responses", 400, model=self._model, input=7)
         assert (await self._http.get("/responses/resp_unknown")).status_code == 404
@@ -275,7 +324,8 @@ def keys_and_server(tmp_path: Path) -> Iterator[tuple[list[str], Replica]]:
     keys, options = make_keys(tmp_path, TENANTS)
     home = tmp_path / "server"
     home.mkdir()
-    shutil.copy(loop_tasks.__file__, home)
+    for module in (loop_tasks, signing_guard):
+        shutil.copy(str(module.__file__), home)
     store = f"sqlite:///{tmp_path}/soak.db"
     server = Replica(home, "--store", store, *options, *OPTIONS)
     server.start()

@@ -9,6 +9,7 @@ from msgspec import Raw
 from antiphon.adapters.stores.item_ranges import (
     ItemRange,
     ItemRow,
+    is_full,
     owners_of,
     range_of_conversation,
     ranges_of_chain,
@@ -77,9 +78,23 @@ WHERE tenant = $1 AND item_id = $2
 """
 
 # Each range has an index of its own to read from, and no more of it is read than the page needs.
+# The length of a body is known without reading it.
+_WITHIN = """
+SELECT item_id, body FROM (
+    SELECT item_id, body, sum(octet_length(body)) OVER (
+        ORDER BY number, kind {{order}}, position {{order}}
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+    ) AS before, number, kind, position
+    FROM ({page}) AS page
+) AS counted
+WHERE coalesce(before, 0) <= {max_bytes}
+ORDER BY number, kind {{order}}, position {{order}}
+"""
 RANGES = {
-    False: """
-SELECT found.item_id, found.body
+    False: _WITHIN.format(
+        max_bytes="$7",
+        page="""
+SELECT found.item_id, found.body, number, found.kind, found.position
 FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[]) WITH ORDINALITY
     AS range (owner, kind, position, end_kind, end_position, number)
 CROSS JOIN LATERAL (
@@ -90,12 +105,19 @@ CROSS JOIN LATERAL (
 ) AS found
 ORDER BY number, found.kind {order}, found.position {order} LIMIT $6
 """,
-    True: """
-SELECT item_id, body FROM items
+    ),
+    True: _WITHIN.format(
+        max_bytes="$5",
+        page="""
+SELECT item_id, body, 0 AS number, 0 AS kind, place AS position FROM items
 WHERE conversation = $1 AND place > $2 AND place < $3
 ORDER BY place {order} LIMIT $4
 """,
+    ),
 }
+
+MAX_BYTES = 2**62
+"""More than a page can have."""
 
 ROW_BYTES = 128
 """A row takes as long as decoding so much JSON, about a microsecond. There may be many."""
@@ -155,9 +177,9 @@ class PostgresItems:
             rows=rows,
         )
         found: list[Row] = []
-        while rest and len(found) < query.limit:
+        while rest and not is_full(found, query):
             batch = _first_batch(rest, query.limit)
-            found += await self._read_ranges(batch, query.limit - len(found), query.is_descending)
+            found += await self._read_ranges(batch, query, found)
             rest = rest[len(batch) :]
         return to_items(found)
 
@@ -168,15 +190,18 @@ class PostgresItems:
         return [ItemRow(*row) for row in rows]
 
     async def _read_ranges(
-        self, ranges: Sequence[ItemRange], limit: int, is_descending: bool
+        self, ranges: Sequence[ItemRange], query: StorePageQuery, found: Sequence[Row]
     ) -> list[Row]:
-        order = "DESC" if is_descending else "ASC"
+        order = "DESC" if query.is_descending else "ASC"
+        limit, max_bytes = query.limit - len(found), MAX_BYTES
+        if query.max_bytes is not None:
+            max_bytes = query.max_bytes - sum(len(body) for _, body in found)
         first = ranges[0]
         statement = RANGES[first.is_conversation].format(order=order)
         if first.is_conversation:
-            return await self._fetch(statement, first.owner, *first.bounds, limit)
+            return await self._fetch(statement, first.owner, *first.bounds, limit, max_bytes)
         values = columns([(each.owner, *each.bounds) for each in ranges], 5)
-        return await self._fetch(statement, *values, limit)
+        return await self._fetch(statement, *values, limit, max_bytes)
 
     async def _fetch(self, statement: str, *values: object) -> list[Row]:
         return await self._server.fetch(statement, *values, idempotent=True)

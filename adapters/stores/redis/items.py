@@ -60,6 +60,7 @@ class RedisItems:
                 after=page.after,
                 descending=page.is_descending,
                 limit=page.limit,
+                max_bytes=page.max_bytes,
                 **{"from": ended_at},
                 **arguments,
             )

@@ -6,6 +6,7 @@ There may be thousands of items: the thread that reads makes them, not the event
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 
 import apsw
 from msgspec import Raw, json
@@ -13,6 +14,7 @@ from msgspec import Raw, json
 from antiphon.adapters.stores.item_ranges import (
     ItemRange,
     ItemRow,
+    is_full,
     owners_of,
     range_of_conversation,
     ranges_of_chain,
@@ -158,11 +160,13 @@ def _read_page(
     order = "DESC" if query.is_descending else "ASC"
     found: list[Row] = []
     for each in rest:
-        if len(found) == query.limit:
-            break
         statement = RANGES[each.is_conversation].format(order=order)
         left = query.limit - len(found)
-        found += rows_of(db, statement, (tenant, each.owner, *each.bounds, left))
+        with closing(db.execute(statement, (tenant, each.owner, *each.bounds, left))) as rows_left:
+            for row in rows_left:
+                found.append(row)
+                if is_full(found, query):
+                    return _to_items(found)
     return _to_items(found)
 
 

@@ -383,7 +383,7 @@ def own_item_rows(
     tenant: str, conversation_id: str, first: int, items: Sequence[StoredItem]
 ) -> list[Row]:
     return [
-        (tenant, conversation_id, place, item.id or None, bytes(item.raw))
+        (tenant, conversation_id, place, item.id or None, memoryview(item.raw))
         for place, item in enumerate(items, first)
     ]
 

@@ -16,8 +16,12 @@ class StoredItem(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StorePageQuery(Struct, frozen=True, kw_only=True):
-    """Up to `limit` entries after the one with the id `after`, by when they were created."""
+    """Up to `limit` entries after the one with the id `after`, by when they were created.
+
+    A store of items may stop early, once those before its last one have more than `max_bytes`.
+    """
 
     limit: int
     after: str | None = None
     is_descending: bool = False
+    max_bytes: int | None = None

@@ -21,7 +21,8 @@ from antiphon.entrypoints.http.api.pagination import (
     IncludePlain,
     Limit,
     Order,
-    as_list,
+    encode_item,
+    encode_list,
     view_of,
 )
 from antiphon.entrypoints.http.api.parameters import PathId
@@ -34,7 +35,7 @@ from antiphon.entrypoints.http.api.response_lists import (
 )
 from antiphon.entrypoints.http.options import HttpOptions
 from antiphon.entrypoints.http.pages.openapi import operation
-from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse, StoredItems
 
 
 class ConversationServices:
@@ -162,7 +163,8 @@ class Conversations(Controller):
             page = await conversations.create_items(
                 tenant_of(request), conversation_id, decoded.request
             )
-        return JsonResponse(as_list(page, view), response_headers(request, decoded.ignored))
+            added = await encode_list(page, view)
+        return JsonResponse(added, response_headers(request, decoded.ignored))
 
     @handlers.get(
         "/{conversation_id:str}/items",
@@ -182,8 +184,12 @@ class Conversations(Controller):
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
         query = page_query(limit, after, order)
-        page = await conversations.list_items(tenant_of(request), conversation_id, query)
-        return JsonResponse(as_list(page, view), response_headers(request))
+
+        async def read() -> bytes:
+            page = await conversations.list_items(tenant_of(request), conversation_id, query)
+            return await encode_list(page, view)
+
+        return StoredItems(read, response_headers(request))
 
     @handlers.get(
         "/{conversation_id:str}/items/{item_id:str}",
@@ -200,8 +206,12 @@ class Conversations(Controller):
         include_plain: IncludePlain = None,
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
-        item = await conversations.get_item(tenant_of(request), conversation_id, item_id)
-        return JsonResponse(view.raw(item.raw), response_headers(request))
+
+        async def read() -> bytes:
+            item = await conversations.get_item(tenant_of(request), conversation_id, item_id)
+            return await encode_item(item, view)
+
+        return StoredItems(read, response_headers(request))
 
     @handlers.delete(
         "/{conversation_id:str}/items/{item_id:str}",

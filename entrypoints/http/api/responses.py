@@ -31,7 +31,7 @@ from antiphon.entrypoints.http.api.pagination import (
     IncludePlain,
     Limit,
     Order,
-    as_list,
+    encode_list,
     values_of,
     view_of,
 )
@@ -58,6 +58,7 @@ from antiphon.entrypoints.http.wire.asgi_responses import (
     EventStreamResponse,
     FinalResponse,
     JsonResponse,
+    StoredItems,
 )
 from antiphon.entrypoints.http.wire.bodies import (
     decode_body,
@@ -272,8 +273,12 @@ class Responses(Controller):
     ) -> ASGIApp:
         view = _view(request, services, include_bracketed, include_plain)
         query = page_query(limit, after, order)
-        page = await services.input_items(tenant_of(request), response_id, query)
-        return JsonResponse(as_list(page, view), response_headers(request))
+
+        async def read() -> bytes:
+            page = await services.input_items(tenant_of(request), response_id, query)
+            return await encode_list(page, view)
+
+        return StoredItems(read, response_headers(request))
 
 
 def _read(body: bytes, *, strict: bool, dialect: Dialect) -> IncomingRequest:

@@ -30,6 +30,7 @@ from antiphon.application.support.bytes_in_work import (
     BytesInWork,
     Subject,
 )
+from antiphon.application.support.listing import PAGE_BYTES
 from antiphon.application.support.tasks import start_eagerly
 from antiphon.domain import events as e
 from antiphon.domain.access.rights import READING_METHODS
@@ -88,6 +89,22 @@ class JsonResponse:
         wait_s = 0 if scope["method"] in READING_METHODS else WAIT_S  # type: ignore[typeddict-item]
         async with room_for(scope, len(self._body), wait_s=wait_s):
             await send_json(send, self._body, self._headers, status=self._status)
+
+
+class StoredItems:
+    """Items of the store as JSON, which `read` returns. They count from before they are read."""
+
+    def __init__(self, read: Callable[[], Awaitable[bytes]], headers: Headers) -> None:
+        self._read = read
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        work: BytesInWork = scope["litestar_app"].state[BYTES_IN_WORK]
+        with work.hold(scope["auth"].tenant, "histories") as held:
+            await held.wait_for(2 * PAGE_BYTES)  # the items, and the JSON of the page
+            body = await self._read()
+            held.resize(min(len(body), held.most))
+            await send_json(send, body, self._headers)
 
 
 class StreamedFile:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from antiphon.application.ports import StorePageQuery
-from antiphon.application.support.listing import MAX_READ, READ_AT_ONCE, list_matching
+from antiphon.application.ports import StoredItem, StorePageQuery
+from antiphon.application.support.listing import (
+    MAX_READ,
+    PAGE_BYTES,
+    READ_AT_ONCE,
+    list_matching,
+    read_items,
+)
 from antiphon.domain.errors import NotFound, RequestError
 
 
@@ -71,3 +77,28 @@ async def test_an_unknown_start_is_an_error_of_the_request() -> None:
     with pytest.raises(RequestError) as raised:
         await list_matching(read, query, lambda _: True)
     assert raised.value.param == "after"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "count", "has_more"),
+    [
+        ([1, 1, 1], 2, 2, True),
+        ([1, 1], 2, 2, False),
+        ([PAGE_BYTES // 2] * 4, 100, 2, True),
+        ([PAGE_BYTES // 2] * 2, 100, 2, False),
+        ([1, PAGE_BYTES], 100, 1, True),
+        ([3 * PAGE_BYTES, 1], 100, 1, True),
+        ([3 * PAGE_BYTES], 100, 1, False),
+        ([], 5, 0, False),
+    ],
+)
+async def test_a_page_of_long_items_ends_early(
+    sizes: list[int], limit: int, count: int, has_more: bool
+) -> None:
+    items = [StoredItem(id=str(number), raw=Raw(b" " * size)) for number, size in enumerate(sizes)]
+
+    async def read_all(query: StorePageQuery) -> Sequence[StoredItem]:
+        return items[: query.limit]
+
+    page = await read_items(read_all, StorePageQuery(limit=limit))
+    assert (page.items, page.has_more) == (items[:count], has_more)

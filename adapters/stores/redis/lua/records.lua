@@ -128,6 +128,14 @@ local function read_item(tenant, number, into)
   local item = call('HMGET', key('item', tenant .. ':' .. number), 'id', 'body')
   into[#into + 1] = item[1]
   into[#into + 1] = item[2]
+  return #item[2]
+end
+
+-- Whether a page has more than `max_bytes` before its last item, which has just been read.
+local function is_full(page, size)
+  local before = page.size or 0
+  page.size = before + size
+  return page.max_bytes and before > page.max_bytes
 end
 
 local function read_items(tenant, first, items, into)
@@ -144,26 +152,33 @@ local function own_range(first, items)
   return {first = tonumber(first), last = tonumber(first) + tonumber(items) - 1}
 end
 
-local function read_from_places(tenant, range, limit, descending, into)
-  local last
+local function read_from_places(tenant, range, page, into)
+  local limit, descending, count, last = page.left, page.descending, 0, nil
   local found = descending
     and call('ZREVRANGEBYSCORE', range.places, range.last, range.first, 'LIMIT', 0, limit)
     or call('ZRANGEBYSCORE', range.places, range.first, range.last, 'LIMIT', 0, limit)
   for _, number in ipairs(found) do
-    read_item(tenant, number, into)
-    last = number
+    count, last = count + 1, number
+    if is_full(page, read_item(tenant, number, into)) then
+      page.left = count
+      break
+    end
   end
-  return #found, last and tonumber(call('ZSCORE', range.places, last))
+  return count, last and tonumber(call('ZSCORE', range.places, last))
 end
 
-local function read_from_own(tenant, range, limit, descending, into)
-  local count = math.max(math.min(limit, range.last - range.first + 1), 0)
-  local first = descending and range.last or range.first
-  local step = descending and -1 or 1
-  for number = first, first + step * (count - 1), step do
-    read_item(tenant, number, into)
+local function read_from_own(tenant, range, page, into)
+  local most = math.max(math.min(page.left, range.last - range.first + 1), 0)
+  local first = page.descending and range.last or range.first
+  local step = page.descending and -1 or 1
+  for count = 1, most do
+    local number = first + step * (count - 1)
+    if is_full(page, read_item(tenant, number, into)) then
+      page.left = count
+      return count, number
+    end
   end
-  return count, first + step * (count - 1)
+  return most, first + step * (most - 1)
 end
 
 -- The place of the first item with this id, in the order of reading.
@@ -183,7 +198,8 @@ local function find_in_range(range, ids, descending)
   return found
 end
 
--- Reads up to `limit` items of ranges, oldest first unless `descending`. The page begins after the
+-- Reads up to `limit` items of ranges, oldest first unless `descending`, or fewer if they have more
+-- than `max_bytes`. The page begins after the
 -- item with the id `after`, or where an earlier one has ended. Returns where this one has ended, or
 -- false if nothing comes after it.
 local function read_page(tenant, ranges, page)
@@ -207,13 +223,14 @@ local function read_page(tenant, ranges, page)
   if place then
     ranges[first][descending and 'last' or 'first'] = place + step
   end
-  local found, left = {}, page.limit
+  local found = {}
+  page.left = page.limit
   for index = first, last, step do
     local range = ranges[index]
     local read = range.places and read_from_places or read_from_own
-    local count, ended = read(tenant, range, left, descending, found)
-    left = left - count
-    if left == 0 then
+    local count, ended = read(tenant, range, page, found)
+    page.left = page.left - count
+    if page.left == 0 then
       return {'ok', found, {index, ended}}
     end
   end
