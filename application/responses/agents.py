@@ -11,7 +11,7 @@ from antiphon.application.ports import Store
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.stop import StopRun
-from antiphon.application.runs.stored_events import events_after
+from antiphon.application.runs.stored_events import next_events
 from antiphon.application.tools.agents.runs import AgentRuns
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.domain.events import Event
@@ -57,7 +57,7 @@ class RunAgents(AgentRuns):
         return await self._store.get_response(tenant, response_id)
 
     async def read(self, tenant: str, response_id: str, after: int) -> Sequence[Event]:
-        return await events_after(self._store, tenant, response_id, after)
+        return await next_events(self._store, tenant, response_id, after)
 
     async def wait(self, tenant: str, after: Mapping[str, int], limit_s: float) -> None:
         waits = [

@@ -72,19 +72,16 @@ async def read_log(store: EventStore, tenant: str, response_id: str) -> StoredLo
             return StoredLog(events=events, records=records)
 
 
-async def events_after(store: EventStore, tenant: str, response_id: str, after: int) -> list[Event]:
-    """Return the events after number `after` that a run has logged so far.
+async def next_events(store: EventStore, tenant: str, response_id: str, after: int) -> list[Event]:
+    """Return events after number `after` that a run has logged: all of about READ_BYTES.
 
     Raises: NotFound; CorruptLog; StoreError.
     """
     events: list[Event] = []
-    while True:
-        last = events[-1].sequence_number if events else after
-        log_slice = await store.read_events(tenant, response_id, after=last)
-        for chunk in log_slice.chunks:
-            events += await _events_after(events[-1].sequence_number if events else after, chunk)
-        if log_slice.ends or not log_slice.chunks:
-            return events
+    log_slice = await store.read_events(tenant, response_id, after=after, limit_bytes=READ_BYTES)
+    for chunk in log_slice.chunks:
+        events += await _events_after(events[-1].sequence_number if events else after, chunk)
+    return events
 
 
 async def _events_after(last: int, chunk: EventChunk) -> list[Event]:

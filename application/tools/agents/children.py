@@ -17,6 +17,7 @@ from antiphon.application.tools.agents.runs import AgentRuns, derived_id
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain.builders.copied import join_deltas
 from antiphon.domain.errors import NotFound
 from antiphon.domain.history.agents import agent_of, open_calls
 from antiphon.domain.json import Json
@@ -26,6 +27,9 @@ from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.usage import TurnUsage
 
 AGENT_MESSAGE = "agent_message"
+
+JOIN_EVERY = 256
+"""Deltas of an item that is not complete are kept until they are so many, and then joined."""
 
 Status = Literal["running", "waiting", "completed", "incomplete", "failed", "cancelled", "deleted"]
 """`waiting`: the client must answer a call of the agent, or of one under it."""
@@ -110,12 +114,15 @@ class Children:
         deltas: list[d.Delta] = []
         for child in self.active:
             try:
-                events = await self._runs.read(self._tenant, child.response_id, child.read_number)
+                while events := await self._runs.read(
+                    self._tenant, child.response_id, child.read_number
+                ):
+                    for event in events:
+                        deltas += self._read_event(child, event)
+                    if len(child.unfinished) >= JOIN_EVERY:
+                        child.unfinished = join_deltas(child.unfinished)
             except NotFound:
                 deltas += self._end(child, "deleted", "It was deleted.", child.number, None)
-                continue
-            for event in events:
-                deltas += self._read_event(child, event)
         return deltas
 
     async def wait(self, limit_s: float) -> None:
@@ -149,7 +156,7 @@ class Children:
             child.unfinished.append(event)
         if not isinstance(event, e.ItemDone):
             return []
-        events = tuple(msgspec.to_builtins(each) for each in child.unfinished)
+        events = tuple(msgspec.to_builtins(each) for each in join_deltas(child.unfinished))
         child.unfinished = []
         return [d.AgentUpdate(child.response_id, event.sequence_number, events), d.ItemEnd()]
 

@@ -42,7 +42,7 @@ class AgentRuns(Protocol):
 
     @abstractmethod
     async def read(self, tenant: str, response_id: str, after: int) -> Sequence[Event]:
-        """Return the events that are stored now, after number `after`.
+        """Return stored events after number `after`, some of them if there are many.
 
         Raises: NotFound if there is no log; StoreError.
         """

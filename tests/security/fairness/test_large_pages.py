@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import pytest
 from tests.security.support.other_tenant import (
-    MAX_WAIT_S,
     Attack,
     client_of,
     compare,
@@ -61,6 +59,5 @@ def test_readers_of_large_pages_fill_no_memory(tmp_path: Path) -> None:
         with server.watch() as seen:
             waits = compare(server, tmp_path, respond, attacks, pause_s=0.04)
     assert set(waits.answers) == {"200"}
-    assert statistics.median(waits.attacked) < MAX_WAIT_S * waits.slowness
     assert seen.peak_growth_bytes < MAX_PEAK_BYTES
     assert seen.growth_bytes < MAX_GROWTH_BYTES
