@@ -117,6 +117,9 @@ from antiphon.application.ports.stores.events import (
 from antiphon.application.ports.stores.idempotency import IdempotencyRecord, IdempotencyStore
 from antiphon.application.ports.stores.items import StoredItem, StorePageQuery
 from antiphon.application.ports.stores.responses import (
+    MAX_SEARCHED_BYTES,
+    FoundPage,
+    FoundResponse,
     NewRun,
     ResponseStore,
     StorageUsage,
@@ -152,6 +155,7 @@ from antiphon.domain.json import Json
 
 __all__ = [
     "LOG_READ_BYTES",
+    "MAX_SEARCHED_BYTES",
     "NO_RUNS",
     "AdmitPrompt",
     "AnswerRequest",
@@ -186,6 +190,8 @@ __all__ = [
     "FileToAdd",
     "FileUsage",
     "Format",
+    "FoundPage",
+    "FoundResponse",
     "Guard",
     "GuardRecord",
     "IdempotencyRecord",

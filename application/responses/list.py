@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import ResponseStore, StorePageQuery
 from antiphon.application.responses.get import GetResponse
+from antiphon.application.responses.search import SearchResponses
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.listing import ListPage, list_matching
 from antiphon.application.tools.approvals import ApprovalAnswers
 from antiphon.domain.responses.preview import with_answers
 from antiphon.domain.responses.response_lists import ResponseFilter, ResponseSummary
+from antiphon.domain.responses.text_search import TextSearch
 
 
 class ListResponses:
@@ -26,17 +28,30 @@ class ListResponses:
         self._runs = runs
         self._get = get
         self._answers = answers
+        self._search = SearchResponses(store)
 
     async def __call__(
-        self, tenant: str, query: StorePageQuery, filter: ResponseFilter
+        self,
+        tenant: str,
+        query: StorePageQuery,
+        filter: ResponseFilter,
+        search: TextSearch | None = None,
     ) -> ListPage[ResponseSummary]:
-        """Raises: RequestError if there is no response `after`."""
+        """With a `search`, return only responses that have its words.
+
+        Raises: RequestError if there is no response `after`, or if the store cannot search.
+        """
+
+        async def show(page: Sequence[ResponseSummary]) -> Sequence[ResponseSummary]:
+            answered = await self._with_answers(tenant, page)
+            return [await self._show(tenant, response) for response in answered]
 
         async def read(query: StorePageQuery) -> Sequence[ResponseSummary]:
-            page = await self._with_answers(tenant, await self._store.list_responses(tenant, query))
-            return [await self._show(tenant, response) for response in page]
+            return await show(await self._store.list_responses(tenant, query))
 
-        return await list_matching(read, query, filter.matches)
+        if search is None:
+            return await list_matching(read, query, filter.matches)
+        return await self._search(tenant, search, query, show=show, matches=filter.matches)
 
     async def _with_answers(
         self, tenant: str, page: Sequence[ResponseSummary]

@@ -15,7 +15,10 @@ from antiphon.domain.responses.usage import Usage
 
 
 class ResponseSummary(Struct, frozen=True, kw_only=True):
-    """A response without its input, its output, its instructions and its tools."""
+    """A response without its input, its output, its instructions and its tools.
+
+    In the answer of a search, `match` is the text around words that were searched for.
+    """
 
     id: str
     object: str = "response"
@@ -33,6 +36,7 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     metrics: ResponseMetrics | UnsetType = UNSET
     preview: ResponsePreview | UnsetType = UNSET
+    match: str | UnsetType = UNSET
 
     @property
     def awaits_approval(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from antiphon.application.ports import (
     StoredResponse,
     WebhookDelivery,
 )
-from antiphon.domain.errors import StoreError
+from antiphon.domain.errors import NotFound, StoreError
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response import Response
 
@@ -60,6 +61,40 @@ class ConversationRecord:
     def append(self, items: Sequence[StoredItem]) -> None:
         self.items.update(enumerate(items, self.next_place))
         self.next_place += len(items)
+
+
+class ItemIndex:
+    """The items of all responses and conversations, by id: an item of both is there twice.
+
+    `sizes` counts the bytes of each tenant.
+    """
+
+    def __init__(self, sizes: Counter[str]) -> None:
+        self._sizes = sizes
+        self._items: dict[tuple[str, str], list[StoredItem]] = {}
+
+    def add(self, tenant: str, items: Iterable[StoredItem]) -> None:
+        for item in items:
+            self._sizes[tenant] += len(item.raw)
+            if item.id:
+                self._items.setdefault((tenant, item.id), []).append(item)
+
+    def remove(self, tenant: str, items: Iterable[StoredItem]) -> None:
+        for item in items:
+            self._sizes[tenant] -= len(item.raw)
+            same_id = self._items.get((tenant, item.id), [])
+            matches = (index for index, other in enumerate(same_id) if other is item)
+            if (index := next(matches, None)) is not None:
+                del same_id[index]
+            if not same_id:
+                self._items.pop((tenant, item.id), None)
+
+    def find_newest(self, tenant: str, item_id: str) -> StoredItem:
+        """Return the newest item with this id. Raises: NotFound."""
+        items = self._items.get((tenant, item_id))
+        if not items:
+            raise NotFound(f"There is no item {item_id!r}.")
+        return items[-1]
 
 
 class ChunkLog:

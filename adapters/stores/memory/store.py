@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -16,11 +16,13 @@ from antiphon.adapters.stores.listing import Listed, items_of
 from antiphon.adapters.stores.memory.records import (
     Claim,
     ConversationRecord,
+    ItemIndex,
     KeyReservation,
     OutboxEntry,
     ResponseRecord,
     copy_items,
 )
+from antiphon.adapters.stores.memory.search import search_records
 from antiphon.adapters.stores.memory.usage import KeyCounters
 from antiphon.adapters.stores.not_found import conversation_not_found, response_not_found
 from antiphon.adapters.stores.stored_json import body_of, output_of
@@ -32,6 +34,7 @@ from antiphon.application.ports import (
     Charge,
     Clock,
     EventChunk,
+    FoundPage,
     IdempotencyRecord,
     KeyUsage,
     Lease,
@@ -50,6 +53,7 @@ from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotF
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response import TERMINAL, Response
 from antiphon.domain.responses.response_lists import ResponseSummary, summary_from
+from antiphon.domain.responses.text_search import TextSearch
 
 Key = tuple[str, str]
 """A tenant and an id."""
@@ -73,10 +77,9 @@ class MemoryStore(Store):
         self._records: Listed[ResponseRecord] = Listed()
         self._unfinished: dict[Key, ResponseRecord] = {}
         self._conversations: Listed[ConversationRecord] = Listed()
-        # An item of both a response and a conversation is listed twice.
-        self._items: dict[Key, list[StoredItem]] = {}
         self._response_counts: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
+        self._items = ItemIndex(self._bytes)
         self._alive_until: dict[str, float] = {}
         self._reservations: dict[Key, KeyReservation] = {}
         self._reserved_keys: dict[Key, str] = {}
@@ -111,8 +114,8 @@ class MemoryStore(Store):
             self._unfinished[key] = record
         self._response_counts[tenant] += 1
         self._bytes[tenant] += len(record.body) + (record.log.size if record.log else 0)
-        self._index_items(tenant, record.input)
-        self._index_items(tenant, record.output)
+        self._items.add(tenant, record.input)
+        self._items.add(tenant, record.output)
         self._evict_old_responses()
 
     async def finish_response(
@@ -130,12 +133,12 @@ class MemoryStore(Store):
             self._append_events(record, events)
         tenant = lease.tenant
         del self._unfinished[tenant, lease.response_id]
-        self._unindex_items(tenant, record.output)
+        self._items.remove(tenant, record.output)
         self._bytes[tenant] -= len(record.body)
         record.body, record.output = body_of(response), output_of(response)
         record.owner, record.job, record.finished_at = None, None, self._clock()
         self._bytes[tenant] += len(record.body)
-        self._index_items(tenant, record.output)
+        self._items.add(tenant, record.output)
         if response.conversation is not None:
             items = [*record.input, *record.output] if response.keeps_items else []
             self._release(tenant, response.conversation.id, response.id, items)
@@ -150,6 +153,11 @@ class MemoryStore(Store):
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return [summary_from(record.body) for record in self._records.page(tenant, query)]
 
+    async def search_responses(
+        self, tenant: str, search: TextSearch, query: StorePageQuery
+    ) -> FoundPage:
+        return search_records(self._records, tenant, search, query)
+
     async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None
     ) -> list[StoredItem]:
@@ -160,10 +168,7 @@ class MemoryStore(Store):
         return items_of([*record.input_parts(), record.output])
 
     async def get_item(self, tenant: str, item_id: str) -> StoredItem:
-        items = self._items.get((tenant, item_id))
-        if not items:
-            raise NotFound(f"There is no item {item_id!r}.")
-        return items[-1]
+        return self._items.find_newest(tenant, item_id)
 
     async def delete_response(self, tenant: str, response_id: str) -> None:
         self._find_response(tenant, response_id)
@@ -239,7 +244,7 @@ class MemoryStore(Store):
         self, tenant: str, conversation_id: str, item_id: str
     ) -> None:
         record = self._find_conversation(tenant, conversation_id)
-        self._unindex_items(tenant, record.remove(item_id))
+        self._items.remove(tenant, record.remove(item_id))
 
     async def claim_conversation(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
@@ -511,7 +516,7 @@ class MemoryStore(Store):
         self, tenant: str, record: ConversationRecord, items: Sequence[StoredItem]
     ) -> None:
         record.append(items)
-        self._index_items(tenant, items)
+        self._items.add(tenant, items)
 
     def _evict_old_conversations(self) -> None:
         while len(self._conversations) > self._keep:
@@ -524,7 +529,7 @@ class MemoryStore(Store):
 
     def _delete_conversation(self, tenant: str, conversation_id: str) -> None:
         record = self._conversations.remove((tenant, conversation_id))
-        self._unindex_items(tenant, record.items.values())
+        self._items.remove(tenant, record.items.values())
         record.items.clear()
 
     def _find_response(self, tenant: str, response_id: str) -> ResponseRecord:
@@ -554,7 +559,7 @@ class MemoryStore(Store):
             record.conversation.claim = None
         # Delete the items of this response and of its deleted ancestors that no response continues.
         while record is not None and record.is_deleted and not record.child_count:
-            self._unindex_items(tenant, (*record.input, *record.output))
+            self._items.remove(tenant, (*record.input, *record.output))
             record = record.parent
             if record is not None:
                 record.child_count -= 1
@@ -576,22 +581,6 @@ class MemoryStore(Store):
         self._bytes[record.tenant] -= record.log.size if record.log else 0
         record.log = None
         record.wake_waiters()
-
-    def _index_items(self, tenant: str, items: Iterable[StoredItem]) -> None:
-        for item in items:
-            self._bytes[tenant] += len(item.raw)
-            if item.id:
-                self._items.setdefault((tenant, item.id), []).append(item)
-
-    def _unindex_items(self, tenant: str, items: Iterable[StoredItem]) -> None:
-        for item in items:
-            self._bytes[tenant] -= len(item.raw)
-            same_id = self._items.get((tenant, item.id), [])
-            matches = (index for index, other in enumerate(same_id) if other is item)
-            if (index := next(matches, None)) is not None:
-                del same_id[index]
-            if not same_id:
-                self._items.pop((tenant, item.id), None)
 
 
 def _has_passed(at: float | None, now: float) -> bool:

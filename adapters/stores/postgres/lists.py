@@ -33,9 +33,9 @@ class PostgresLists:
         self._server = server
 
     async def responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
-        after = await self._number_after("responses", tenant, query)
+        after = await self.number_after("responses", tenant, query)
         rows = await self._server.fetch(
-            *(_ordered(RESPONSES, query), tenant, after, MAX_LISTED_BYTES, query.limit),
+            *(ordered(RESPONSES, query), tenant, after, MAX_LISTED_BYTES, query.limit),
             idempotent=True,
         )
         summaries = []
@@ -45,9 +45,9 @@ class PostgresLists:
         return summaries
 
     async def conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
-        after = await self._number_after("conversations", tenant, query)
+        after = await self.number_after("conversations", tenant, query)
         rows = await self._server.fetch(
-            *(_ordered(CONVERSATIONS, query), tenant, after, query.limit), idempotent=True
+            *(ordered(CONVERSATIONS, query), tenant, after, query.limit), idempotent=True
         )
         return [
             Conversation(id=name, created_at=created_at, metadata=msgspec.json.decode(metadata))
@@ -58,7 +58,7 @@ class PostgresLists:
         rows = await self._server.fetch(BODY, number, idempotent=True)  # it may be deleted by now
         return [(row[0],) for row in rows]
 
-    async def _number_after(self, table: str, tenant: str, query: StorePageQuery) -> int:
+    async def number_after(self, table: str, tenant: str, query: StorePageQuery) -> int:
         if query.after is None:
             return AFTER_NOTHING[query.is_descending]
         statement = NUMBER_OF.format(table=table)
@@ -69,6 +69,6 @@ class PostgresLists:
         return number
 
 
-def _ordered(statement: str, query: StorePageQuery) -> str:
+def ordered(statement: str, query: StorePageQuery) -> str:
     past, order = ("<", "DESC") if query.is_descending else (">", "ASC")
     return statement.format(past=past, order=order)

@@ -30,6 +30,7 @@ from antiphon.adapters.stores.postgres.rows import (
     missing_event_error,
     size_of,
 )
+from antiphon.adapters.stores.postgres.search import PostgresSearch
 from antiphon.adapters.stores.postgres.server import (
     READ_IN_ORDER,
     Connection,
@@ -59,6 +60,7 @@ from antiphon.application.ports import (
     ApiKey,
     Charge,
     EventChunk,
+    FoundPage,
     IdempotencyRecord,
     KeyUsage,
     Lease,
@@ -78,6 +80,7 @@ from antiphon.domain.errors import IdempotencyKeyInUse, NotFound, SettingsError,
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.response_lists import ResponseSummary
+from antiphon.domain.responses.text_search import TextSearch
 
 MAX_CHUNKS = 1000
 """The most chunks of a log that one statement reads."""
@@ -113,6 +116,7 @@ class PostgresStore(Store):
         self._notifications = PostgresNotifications(self._server, self._channel)
         self._heartbeat = PostgresHeartbeat(self._server)
         self._lists = PostgresLists(self._server)
+        self._search = PostgresSearch(self._server, self._lists)
         self._items = PostgresItems(self._server)
         # Those that wait for a key's row would occupy all connections.
         self._key_locks = KeyLocks()
@@ -224,6 +228,11 @@ class PostgresStore(Store):
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._lists.responses(tenant, query)
+
+    async def search_responses(
+        self, tenant: str, search: TextSearch, query: StorePageQuery
+    ) -> FoundPage:
+        return await self._search.responses(tenant, search, query)
 
     async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None

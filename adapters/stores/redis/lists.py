@@ -7,13 +7,26 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Raw
+from msgspec.structs import asdict
 
 from antiphon.adapters.stores.listing import MAX_LISTED_BYTES
 from antiphon.adapters.stores.redis.scripts import RedisScripts
-from antiphon.application.ports import StorePageQuery
+from antiphon.application.ports import (
+    MAX_SEARCHED_BYTES,
+    FoundPage,
+    FoundResponse,
+    StorePageQuery,
+)
 from antiphon.domain.errors import NotFound
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response_lists import ResponseSummary, summary_from
+from antiphon.domain.responses.text_search import TextSearch
+
+SEARCHED_AT_ONCE = 200
+"""Responses. With as many bytes as below, Redis does nothing else for two or three milliseconds."""
+
+SEARCHED_BYTES_AT_ONCE = 1024 * 1024
 
 
 class RedisLists:
@@ -23,7 +36,7 @@ class RedisLists:
         self._redis = redis
 
     async def responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
-        found = await self._list("list_responses", tenant, query, max_bytes=MAX_LISTED_BYTES)
+        [found] = await self._run("list_responses", tenant, query, max_bytes=MAX_LISTED_BYTES)
         summaries = []
         for response_id, short_body in zip(found[::2], found[1::2], strict=True):
             body = short_body or await self._read_long(tenant, response_id)
@@ -31,17 +44,42 @@ class RedisLists:
                 summaries.append(summary_from(body))
         return summaries
 
+    async def search(self, tenant: str, search: TextSearch, query: StorePageQuery) -> FoundPage:
+        """Search some responses. Raises: NotFound."""
+        found, searched, last_id, is_last = await self._run(
+            "search_responses",
+            tenant,
+            query,
+            pieces=[
+                {name: [text.encode() for text in texts] for name, texts in asdict(piece).items()}
+                for piece in search.pieces
+            ],
+            portion=SEARCHED_AT_ONCE,
+            portion_bytes=SEARCHED_BYTES_AT_ONCE,
+            max_bytes=MAX_SEARCHED_BYTES,
+        )
+        return FoundPage(
+            found=[
+                FoundResponse(response=summary_from(body), items=[Raw(item) for item in items])
+                for body, items in found
+            ],
+            searched=searched,
+            last_id=last_id.decode() if last_id else query.after,
+            is_last=bool(is_last),
+        )
+
     async def conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
+        [found] = await self._run("list_conversations", tenant, query)
         return [
             Conversation(
                 id=name.decode(),
                 created_at=int(created_at),
                 metadata=msgspec.json.decode(metadata),
             )
-            for name, created_at, metadata in await self._list("list_conversations", tenant, query)
+            for name, created_at, metadata in found
         ]
 
-    async def _list(
+    async def _run(
         self, operation: str, tenant: str, query: StorePageQuery, **arguments: Any
     ) -> Sequence[Any]:
         outcome, *found = await self._redis.run(
@@ -54,8 +92,7 @@ class RedisLists:
         )
         if outcome != b"ok":
             raise NotFound(f"There is no {(query.after or '')[:100]!r}.")
-        page: Sequence[Any] = found[0]
-        return page
+        return found
 
     async def _read_long(self, tenant: str, response_id: bytes) -> bytes | None:
         ref = f"{quote(tenant, safe='')}:{response_id.decode()}"

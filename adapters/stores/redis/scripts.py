@@ -78,6 +78,7 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
     "traces": {"save_trace": WRITES, "trace": READS},
     "lists": {
         "list_responses": READS,
+        "search_responses": READS,
         "response_body": READS,
         "list_conversations": READS,
     },

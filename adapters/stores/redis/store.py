@@ -23,6 +23,7 @@ from antiphon.application.ports import (
     ApiKey,
     Charge,
     EventChunk,
+    FoundPage,
     IdempotencyRecord,
     KeyUsage,
     Lease,
@@ -49,6 +50,7 @@ from antiphon.domain.errors import (
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.response_lists import ResponseSummary
+from antiphon.domain.responses.text_search import TextSearch
 
 try:
     from antiphon.adapters.stores.redis.deliveries import RedisDeliveries
@@ -184,6 +186,11 @@ class RedisStore(Store):
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._lists.responses(tenant, query)
+
+    async def search_responses(
+        self, tenant: str, search: TextSearch, query: StorePageQuery
+    ) -> FoundPage:
+        return await self._lists.search(tenant, search, query)
 
     async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None

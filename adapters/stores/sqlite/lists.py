@@ -31,8 +31,8 @@ def list_responses(
     tenant: str, query: StorePageQuery, db: apsw.Connection
 ) -> list[ResponseSummary]:
     """Return a page, read in one transaction. Raises: NotFound."""
-    after = _number_after("responses", tenant, query, db)
-    rows = rows_of(db, _ordered(RESPONSES, query), (tenant, after, MAX_LISTED_BYTES, query.limit))
+    after = number_after("responses", tenant, query, db)
+    rows = rows_of(db, ordered(RESPONSES, query), (tenant, after, MAX_LISTED_BYTES, query.limit))
     summaries = []
     for number, body in rows:
         for (found,) in [(body,)] if body is not None else rows_of(db, BODY, (number,)):
@@ -44,15 +44,15 @@ def list_conversations(
     tenant: str, query: StorePageQuery, db: apsw.Connection
 ) -> list[Conversation]:
     """Return a page. Raises: NotFound."""
-    after = _number_after("conversations", tenant, query, db)
-    rows = rows_of(db, _ordered(CONVERSATIONS, query), (tenant, after, query.limit))
+    after = number_after("conversations", tenant, query, db)
+    rows = rows_of(db, ordered(CONVERSATIONS, query), (tenant, after, query.limit))
     return [
         Conversation(id=name, created_at=created_at, metadata=msgspec.json.decode(metadata))
         for name, created_at, metadata in rows
     ]
 
 
-def _number_after(table: str, tenant: str, query: StorePageQuery, db: apsw.Connection) -> int:
+def number_after(table: str, tenant: str, query: StorePageQuery, db: apsw.Connection) -> int:
     if query.after is None:
         return AFTER_NOTHING[query.is_descending]
     rows = rows_of(db, NUMBER_OF.format(table=table), (tenant, query.after))
@@ -62,6 +62,6 @@ def _number_after(table: str, tenant: str, query: StorePageQuery, db: apsw.Conne
     return number
 
 
-def _ordered(statement: str, query: StorePageQuery) -> str:
+def ordered(statement: str, query: StorePageQuery) -> str:
     past, order = ("<", "DESC") if query.is_descending else (">", "ASC")
     return statement.format(past=past, order=order)

@@ -32,6 +32,7 @@ from antiphon.adapters.stores.sqlite.items import (
     read_conversation,
     read_input_page,
 )
+from antiphon.adapters.stores.sqlite.search import search_responses
 from antiphon.adapters.stores.stored_json import (
     api_key_from,
     body_of,
@@ -46,6 +47,7 @@ from antiphon.application.ports import (
     Charge,
     Clock,
     EventChunk,
+    FoundPage,
     IdempotencyRecord,
     KeyUsage,
     Lease,
@@ -64,6 +66,7 @@ from antiphon.domain.errors import NotFound, SettingsError, StoreError
 from antiphon.domain.history.conversation import Conversation
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.response_lists import ResponseSummary
+from antiphon.domain.responses.text_search import TextSearch
 
 READERS = 2
 """Threads that read: a long history of one tenant holds up no read of another."""
@@ -220,6 +223,13 @@ class SqliteStore(Store):
 
     async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
         return await self._file.read(partial(lists.list_responses, tenant, query), tenant=tenant)
+
+    async def search_responses(
+        self, tenant: str, search: TextSearch, query: StorePageQuery
+    ) -> FoundPage:
+        return await self._file.read(
+            partial(search_responses, tenant, search, query), tenant=tenant
+        )
 
     async def list_input_items(
         self, tenant: str, response_id: str, query: StorePageQuery | None = None

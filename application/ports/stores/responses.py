@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from antiphon.application.ports.stores.events import EventChunk
 from antiphon.application.ports.stores.items import StoredItem, StorePageQuery
@@ -14,6 +14,7 @@ from antiphon.application.ports.stores.runs import Lease
 from antiphon.application.ports.stores.webhooks import WebhookDelivery
 from antiphon.domain.responses.response import Response
 from antiphon.domain.responses.response_lists import ResponseSummary
+from antiphon.domain.responses.text_search import TextSearch
 
 
 class NewRun(Struct, frozen=True, kw_only=True):
@@ -51,6 +52,29 @@ class StorageUsage(Struct, frozen=True, kw_only=True):
     responses: int = 0
     bytes: int = 0
     waiting: int = 0
+
+
+class FoundResponse(Struct, frozen=True, kw_only=True):
+    """A response that may have the words of a search. `items` are its own input and its output."""
+
+    response: ResponseSummary
+    items: Sequence[Raw]
+
+
+class FoundPage(Struct, frozen=True, kw_only=True):
+    """What a search has found in the `searched` responses up to the one with `last_id`.
+
+    `is_last` if no other response comes after that.
+    """
+
+    found: Sequence[FoundResponse]
+    searched: int
+    last_id: str | None
+    is_last: bool
+
+
+MAX_SEARCHED_BYTES = 1024 * 1024
+"""Of an item. A store may pass over longer ones, which are images and files."""
 
 
 class ResponseStore(Protocol):
@@ -100,6 +124,21 @@ class ResponseStore(Protocol):
 
         Long responses may not fill the memory. Raises: NotFound if there is no `after`.
         """
+
+    async def search_responses(
+        self,
+        tenant: str,  # noqa: ARG002 -- for stores that can search
+        search: TextSearch,  # noqa: ARG002
+        query: StorePageQuery,  # noqa: ARG002
+    ) -> FoundPage | None:
+        """Return up to `query.limit` responses whose own items, input and output, have the words.
+
+        None if this store cannot search. It may return responses without the words, as the caller
+        checks all; but it misses none that has them in items of up to MAX_SEARCHED_BYTES. It may
+        stop early, so that a call does not take long, but reads one response at least. Raises:
+        NotFound if there is no `query.after`.
+        """
+        return None
 
     @abstractmethod
     async def list_input_items(

@@ -34,9 +34,11 @@ RESPONSE_PARAMETERS = PAGE_PARAMETERS | {
     "created_after",
     "created_before",
     "awaits_approval",
+    "search",
 }
 # Litestar leaves a bound of 0 out of the OpenAPI document.
 Time = Annotated[float | None, QueryParameter(gt=-1, le=2**53)]
+SearchText = Annotated[str | None, QueryParameter(max_length=1000)]
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
 
 

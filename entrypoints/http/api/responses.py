@@ -16,6 +16,7 @@ from antiphon.application.runs.until_shutdown import UntilShutdown
 from antiphon.domain.errors import ContainerElsewhere
 from antiphon.domain.history.include_filter import IncludeFilter
 from antiphon.domain.responses.response_lists import ResponseFilter
+from antiphon.domain.responses.text_search import search_of
 from antiphon.entrypoints.http.api.creation import (
     IncomingRequest,
     count_tokens,
@@ -45,6 +46,7 @@ from antiphon.entrypoints.http.api.requests import (
 )
 from antiphon.entrypoints.http.api.response_lists import (
     RESPONSE_PARAMETERS,
+    SearchText,
     Time,
     as_page,
     metadata_of,
@@ -155,8 +157,10 @@ class Responses(Controller):
         created_after: Time = None,
         created_before: Time = None,
         awaits_approval: QueryFlag = "",
+        search: SearchText = None,
     ) -> ASGIApp:
-        """Each without its input, output, instructions and tools. `metadata[NAME]` filters, too."""
+        """Each without its input, output, instructions and tools. `metadata[NAME]` filters, too.
+        `search` finds words that were said."""
         _view(request, services, include_bracketed, include_plain)  # checks the values
         metadata = metadata_of(request, RESPONSE_PARAMETERS)
         wanted = ResponseFilter(
@@ -172,7 +176,8 @@ class Responses(Controller):
             metadata=metadata,
             awaits_approval=None if awaits_approval == "" else _is_true(awaits_approval),
         )
-        page = await services.list(tenant_of(request), page_query(limit, after, order), wanted)
+        query = page_query(limit, after, order)
+        page = await services.list(tenant_of(request), query, wanted, search_of(search))
         include = values_of(include_bracketed, include_plain)
         return JsonResponse(as_page(show_metrics(page, include)), response_headers(request))
 

@@ -31,6 +31,72 @@ function operation.list_responses(of)
   return {'ok', found}
 end
 
+local function own_items(tenant, response)
+  local is = call('HMGET', response, 'input', 'inputs', 'output', 'outputs')
+  local found = {}
+  for range = 1, 3, 2 do
+    local first = tonumber(is[range])
+    for number = first, first + tonumber(is[range + 1]) - 1 do
+      found[#found + 1] = call('HGET', key('item', tenant .. ':' .. number), 'body')
+    end
+  end
+  return found
+end
+
+local function has_piece(bodies, piece)
+  for _, body in ipairs(bodies) do
+    for _, text in ipairs(piece.frame) do
+      local pattern = string.gsub(text, '%p', '%%%0')
+      body = string.gsub(body, pattern, '')
+    end
+    for _, spelling in ipairs(piece.spellings) do
+      if string.find(body, spelling, 1, true) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+local function has_pieces(bodies, pieces)
+  for _, piece in ipairs(pieces) do
+    if not has_piece(bodies, piece) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Reads `portion` responses, or fewer if they have more than `portion_bytes`, and stops after `limit`
+-- that have a piece of each word in an item. Items of more than `max_bytes` are not searched.
+function operation.search_responses(of)
+  local after = number_after(of, 'response')
+  if not after then
+    return {'missing'}
+  end
+  local limit = of.limit
+  of.limit = of.portion
+  local ids = ids_after(key('responses_of', of.tenant), after, of)
+  local found, searched, bytes = {}, 0, 0
+  while searched < #ids and #found < limit and bytes <= of.portion_bytes do
+    searched = searched + 1
+    local response = key('response', of.tenant .. ':' .. ids[searched])
+    local items = own_items(of.tenant, response)
+    local bodies = {}
+    for _, body in ipairs(items) do
+      bytes = bytes + #body
+      if #body <= of.max_bytes then
+        bodies[#bodies + 1] = string.lower(body)
+      end
+    end
+    if has_pieces(bodies, of.pieces) then
+      found[#found + 1] = {call('HGET', response, 'body'), items}
+    end
+  end
+  local is_last = searched == #ids and #ids < of.portion
+  return {'ok', found, searched, ids[searched] or '', is_last and 1 or 0}
+end
+
 function operation.response_body(one)
   return {call('HGET', key('response', one.ref), 'body')}
 end

@@ -1,0 +1,58 @@
+"""Search in the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from antiphon.adapters.stores.listing import Listed
+from antiphon.adapters.stores.memory.records import ResponseRecord
+from antiphon.application.ports import (
+    MAX_SEARCHED_BYTES,
+    FoundPage,
+    FoundResponse,
+    StorePageQuery,
+)
+from antiphon.domain.responses.response_lists import summary_from
+from antiphon.domain.responses.text_search import Piece, TextSearch
+
+SEARCHED_AT_ONCE = 200
+"""Responses. With as many bytes as below, they hold up the event loop for a millisecond or two."""
+
+BYTES_AT_ONCE = 1024 * 1024
+
+
+def search_records(
+    records: Listed[ResponseRecord], tenant: str, search: TextSearch, query: StorePageQuery
+) -> FoundPage:
+    """Search some responses. Raises: NotFound."""
+    pieces = search.pieces
+    page = records.page(tenant, replace(query, limit=SEARCHED_AT_ONCE))
+    found: list[FoundResponse] = []
+    searched = size = 0
+    for record in page:
+        searched += 1
+        items = [item.raw for item in (*record.input, *record.output)]
+        size += sum(map(len, items))
+        bodies = [bytes(raw).lower() for raw in items if len(raw) <= MAX_SEARCHED_BYTES]
+        if all(_is_in(piece, bodies) for piece in pieces):
+            found.append(FoundResponse(response=summary_from(record.body), items=items))
+        if len(found) == query.limit or size > BYTES_AT_ONCE:
+            break
+    return FoundPage(
+        found=found,
+        searched=searched,
+        last_id=summary_from(page[searched - 1].body).id if page else query.after,
+        is_last=searched == len(page) < SEARCHED_AT_ONCE,
+    )
+
+
+def _is_in(piece: Piece, bodies: Sequence[bytes]) -> bool:
+    spellings = [each.encode() for each in piece.spellings]
+    for body in bodies:
+        for each in piece.frame:
+            body = body.replace(each.encode(), b"")
+        if any(each in body for each in spellings):
+            return True
+    return False
