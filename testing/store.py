@@ -12,10 +12,13 @@ from antiphon.testing.stores.idempotency import IdempotencyStoreContract
 from antiphon.testing.stores.lists import ListStoreContract
 from antiphon.testing.stores.responses import ResponseStoreContract
 from antiphon.testing.stores.runs import RunStoreContract
+from antiphon.testing.stores.search import SearchContract
 from antiphon.testing.stores.shared_values import SharedValuesContract
 from antiphon.testing.stores.traces import TraceStoreContract
 from antiphon.testing.stores.usage import UsageStoreContract
 from antiphon.testing.stores.webhooks import OutboxContract
+
+__all__ = ["SearchContract", "StoreContract"]
 
 
 @pytest.mark.asyncio

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -21,7 +23,7 @@ from antiphon.domain.responses.text_search import TextSearch
 MAX_SEARCHED = 10_000
 """Responses in a request: some 100 ms of a store."""
 
-MAX_SEARCH_S = 2.0
+MAX_SEARCH_S = 5.0
 """A request begins no further portion after this time, as those of long responses take longer."""
 
 Show = Callable[[Sequence[ResponseSummary]], Awaitable[Sequence[ResponseSummary]]]
@@ -90,4 +92,13 @@ async def _with_excerpt(found: FoundResponse, search: TextSearch) -> ResponseSum
 
 
 def _excerpt(items: Sequence[Raw], search: TextSearch) -> str | None:
-    return search.excerpt([text for raw in items for text in texts_in(msgspec.json.decode(raw))])
+    excerpt = search.excerpt([text for raw in items for text in texts_in(_decode(raw))])
+    return excerpt and excerpt.encode(errors="replace").decode()
+
+
+def _decode(raw: Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # A field that nobody reads may have half a surrogate pair.
+        return json.loads(bytes(raw).decode(errors="replace"))

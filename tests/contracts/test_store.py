@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from antiphon.application.ports import Store
-from antiphon.testing.store import StoreContract
+from antiphon.testing.store import SearchContract, StoreContract
 
 
-class TestStore(StoreContract):
+class TestStore(StoreContract, SearchContract):
     @pytest.fixture
     async def store(self, new_store: Callable[[], Store]) -> AsyncIterator[Store]:
         store = new_store()

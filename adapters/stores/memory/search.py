@@ -22,12 +22,15 @@ SEARCHED_AT_ONCE = 200
 
 BYTES_AT_ONCE = 1024 * 1024
 
+EncodedPiece = tuple[list[bytes], list[bytes]]
+"""The frame and the spellings of a piece."""
+
 
 def search_records(
     records: Listed[ResponseRecord], tenant: str, search: TextSearch, query: StorePageQuery
 ) -> FoundPage:
     """Search some responses. Raises: NotFound."""
-    pieces = search.pieces
+    pieces = [_encode(piece) for piece in search.pieces]
     page = records.page(tenant, replace(query, limit=SEARCHED_AT_ONCE))
     found: list[FoundResponse] = []
     searched = size = 0
@@ -48,11 +51,16 @@ def search_records(
     )
 
 
-def _is_in(piece: Piece, bodies: Sequence[bytes]) -> bool:
-    spellings = [each.encode() for each in piece.spellings]
+def _encode(piece: Piece) -> EncodedPiece:
+    return [text.encode() for text in piece.frame], [text.encode() for text in piece.spellings]
+
+
+def _is_in(piece: EncodedPiece, bodies: Sequence[bytes]) -> bool:
+    frame, spellings = piece
     for body in bodies:
-        for each in piece.frame:
-            body = body.replace(each.encode(), b"")
-        if any(each in body for each in spellings):
+        texts = body
+        for each in frame:
+            texts = texts.replace(each, b"")
+        if any(spelling in texts for spelling in spellings):
             return True
     return False

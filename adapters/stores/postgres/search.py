@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Iterator
+from itertools import chain, count
 
 from msgspec import Raw
 
@@ -34,12 +34,14 @@ HAS_PIECE = """EXISTS (
     SELECT 1 FROM (
         SELECT {json} AS json FROM items
         WHERE response = page.number AND kind < 2 AND octet_length(body) <= {max_bytes} OFFSET 0
-    ) AS said, unnest(${spellings}::text[]) AS spelling WHERE strpos(json, spelling) > 0
+    ) AS said WHERE {has_spelling}
 )"""
 
 JSON = "lower(encode(body, 'escape') COLLATE \"C\")"
 
-REMOVE = "replace({json}, (${frame}::text[])[{place}], '')"
+REMOVE = "replace({json}, ${parameter}, '')"
+
+HAS_SPELLING = "strpos(json, ${parameter}) > 0"
 
 FOUND = """
 SELECT r.body, array(
@@ -60,9 +62,11 @@ class PostgresSearch:
         """Search some responses. Raises: NotFound."""
         pieces = search.pieces
         after = await self._lists.number_after("responses", tenant, query)
-        statement = ordered(PAGE.format(condition=_condition(pieces)), query)
-        texts = ([*map(_escape, each)] for one in pieces for each in (one.frame, one.spellings))
-        values = (tenant, after, SEARCHED_AT_ONCE, *texts)
+        parameters = count(4)
+        condition = " AND ".join(_has(piece, parameters) for piece in pieces) or "true"
+        statement = ordered(PAGE.format(condition=condition), query)
+        texts = chain.from_iterable((*piece.frame, *piece.spellings) for piece in pieces)
+        values = (tenant, after, SEARCHED_AT_ONCE, *map(_escape, texts))
         rows = await self._server.fetch(statement, *values, idempotent=True)
         places = [place for place, (*_, may_match) in enumerate(rows) if may_match][: query.limit]
         is_full = len(places) == query.limit
@@ -78,17 +82,13 @@ class PostgresSearch:
         )
 
 
-def _condition(pieces: Sequence[Piece]) -> str:
-    has_pieces = (_has(piece, parameter) for parameter, piece in zip(count(4, 2), pieces))
-    return " AND ".join(has_pieces) or "true"
-
-
-def _has(piece: Piece, frame: int) -> str:
-    """Return a condition with the parameter `frame` and the one after it."""
+def _has(piece: Piece, parameters: Iterator[int]) -> str:
     json = JSON
-    for place in range(1, 1 + len(piece.frame)):
-        json = REMOVE.format(json=json, frame=frame, place=place)
-    return HAS_PIECE.format(json=json, spellings=frame + 1, max_bytes=MAX_SEARCHED_BYTES)
+    for _ in piece.frame:
+        json = REMOVE.format(json=json, parameter=next(parameters))
+    spellings = [HAS_SPELLING.format(parameter=next(parameters)) for _ in piece.spellings]
+    has_spelling = " OR ".join(spellings)
+    return HAS_PIECE.format(json=json, max_bytes=MAX_SEARCHED_BYTES, has_spelling=has_spelling)
 
 
 def _escape(piece: str) -> str:

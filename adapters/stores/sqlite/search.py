@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from itertools import chain, repeat
+from itertools import chain, count
 
 import apsw
 from msgspec import Raw
@@ -41,9 +42,9 @@ HAS_PIECE = """EXISTS (
 
 JSON = "lower(CAST(body AS TEXT))"
 
-REMOVE = "replace({json}, ?, '')"
+REMOVE = "replace({json}, ?{parameter}, '')"
 
-HAS_SPELLING = "instr(json, ?) > 0"
+HAS_SPELLING = "instr(json, ?{parameter}) > 0"
 
 FOUND = "SELECT body FROM responses WHERE number = ? AND body IS NOT NULL"
 
@@ -57,7 +58,9 @@ def search_responses(
 ) -> FoundPage:
     """Search some responses, read in one transaction. Raises: NotFound."""
     pieces = search.pieces
-    statement = ordered(PAGE.format(condition=" AND ".join(map(_has, pieces)) or "1"), query)
+    parameters = count(4)
+    condition = " AND ".join(_has(piece, parameters) for piece in pieces) or "1"
+    statement = ordered(PAGE.format(condition=condition), query)
     after = number_after("responses", tenant, query, db)
     values = chain.from_iterable((*piece.frame, *piece.spellings) for piece in pieces)
     found: list[FoundResponse] = []
@@ -74,11 +77,12 @@ def search_responses(
     return FoundPage(found=found, searched=searched, last_id=last_id, is_last=is_last)
 
 
-def _has(piece: Piece) -> str:
+def _has(piece: Piece, parameters: Iterator[int]) -> str:
     json = JSON
     for _ in piece.frame:
-        json = REMOVE.format(json=json)
-    has_spelling = " OR ".join(repeat(HAS_SPELLING, len(piece.spellings)))
+        json = REMOVE.format(json=json, parameter=next(parameters))
+    spellings = [HAS_SPELLING.format(parameter=next(parameters)) for _ in piece.spellings]
+    has_spelling = " OR ".join(spellings)
     return HAS_PIECE.format(json=json, max_bytes=MAX_SEARCHED_BYTES, has_spelling=has_spelling)
 
 

@@ -31,36 +31,50 @@ function operation.list_responses(of)
   return {'ok', found}
 end
 
-local function own_items(tenant, response)
+local function own_items(prefix, response)
   local is = call('HMGET', response, 'input', 'inputs', 'output', 'outputs')
   local found = {}
   for range = 1, 3, 2 do
     local first = tonumber(is[range])
     for number = first, first + tonumber(is[range + 1]) - 1 do
-      found[#found + 1] = call('HGET', key('item', tenant .. ':' .. number), 'body')
+      found[#found + 1] = call('HGET', prefix .. number, 'body')
     end
   end
   return found
 end
 
-local function has_piece(bodies, piece)
-  for _, body in ipairs(bodies) do
-    for _, text in ipairs(piece.frame) do
-      local pattern = string.gsub(text, '%p', '%%%0')
-      body = string.gsub(body, pattern, '')
-    end
-    for _, spelling in ipairs(piece.spellings) do
-      if string.find(body, spelling, 1, true) then
-        return true
+local function without(text, part)
+  local from, to = string.find(text, part, 1, true)
+  while from do
+    text = string.sub(text, 1, from - 1) .. string.sub(text, to + 1)
+    from, to = string.find(text, part, from, true)
+  end
+  return text
+end
+
+-- Whether one of the items has a spelling of the piece. `lower` remembers them in lower case.
+local function has_piece(items, lower, piece, max_bytes)
+  for place, item in ipairs(items) do
+    if #item <= max_bytes then
+      lower[place] = lower[place] or string.lower(item)
+      local text = lower[place]
+      for _, each in ipairs(piece.frame) do
+        text = without(text, each)
+      end
+      for _, spelling in ipairs(piece.spellings) do
+        if string.find(text, spelling, 1, true) then
+          return true
+        end
       end
     end
   end
   return false
 end
 
-local function has_pieces(bodies, pieces)
+local function has_pieces(items, pieces, max_bytes)
+  local lower = {}
   for _, piece in ipairs(pieces) do
-    if not has_piece(bodies, piece) then
+    if not has_piece(items, lower, piece, max_bytes) then
       return false
     end
   end
@@ -77,19 +91,16 @@ function operation.search_responses(of)
   local limit = of.limit
   of.limit = of.portion
   local ids = ids_after(key('responses_of', of.tenant), after, of)
+  local responses, prefix = key('response', of.tenant .. ':'), key('item', of.tenant .. ':')
   local found, searched, bytes = {}, 0, 0
   while searched < #ids and #found < limit and bytes <= of.portion_bytes do
     searched = searched + 1
-    local response = key('response', of.tenant .. ':' .. ids[searched])
-    local items = own_items(of.tenant, response)
-    local bodies = {}
-    for _, body in ipairs(items) do
-      bytes = bytes + #body
-      if #body <= of.max_bytes then
-        bodies[#bodies + 1] = string.lower(body)
-      end
+    local response = responses .. ids[searched]
+    local items = own_items(prefix, response)
+    for _, item in ipairs(items) do
+      bytes = bytes + #item
     end
-    if has_pieces(bodies, of.pieces) then
+    if has_pieces(items, of.pieces, of.max_bytes) then
       found[#found + 1] = {call('HGET', response, 'body'), items}
     end
   end

@@ -24,7 +24,7 @@ const TEXTS = [
 const TIMES = [["created_after", "Created after"], ["created_before", "Created before"]];
 
 /** Parameters of the address that are the API's own, besides `metadata[NAME]`. */
-const NAMES = new Set(["status", WAITING, "order", "limit", "after", ...TEXTS.map(([name]) => name), ...TIMES.map(([name]) => name)]);
+const NAMES = new Set(["search", "status", WAITING, "order", "limit", "after", ...TEXTS.map(([name]) => name), ...TIMES.map(([name]) => name)]);
 
 /** Return the query of the API for the parameters of an address. */
 export function queryOf(params) {
@@ -32,9 +32,9 @@ export function queryOf(params) {
   return { limit: 50, ...Object.fromEntries(known), "include[]": "metrics" };
 }
 
-/** Return how many filters are set. */
+/** Return how many filters are set, besides the search. */
 export function countOf(params) {
-  return Object.keys(params).filter((name) => !["order", "limit", "after"].includes(name)).length;
+  return Object.keys(params).filter((name) => !["order", "limit", "after", "search"].includes(name)).length;
 }
 
 /**
@@ -46,7 +46,7 @@ export function form(params, onChange) {
   const [name, value] = metadataOf(params);
   const made = el(
     "form",
-    { class: "filters", role: "search", "aria-label": "Filter responses", onSubmit: (event) => { event.preventDefault(); onChange(read(made)); } },
+    { class: "filters", role: "search", "aria-label": "Filter responses", onSubmit: (event) => { event.preventDefault(); onChange({ ...read(made), search: params.search }); } },
     select("status", "State", STATUSES, params[WAITING] ? WAITING : params.status),
     TEXTS.map(([field, label, example]) => input(field, label, { value: params[field] ?? "", placeholder: example })),
     TIMES.map(([field, label]) => input(field, label, { type: "datetime-local", step: "1", value: localTime(params[field]) })),

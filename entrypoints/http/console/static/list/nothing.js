@@ -14,16 +14,17 @@ import { link } from "../routes.js";
  */
 export function nothing(params, page) {
   const searched = page.searched ?? 0;
-  if (countOf(params) === 0) return params.after ? [sentence("There are no more responses after this page.")] : newServer();
+  const wanted = `matches the ${[params.search && "search", countOf(params) > 0 && "filters"].filter(Boolean).join(" and the ")}`;
+  if (countOf(params) === 0 && !params.search) return params.after ? [sentence("There are no more responses after this page.")] : newServer();
   if (page.has_more) {
     return [
-      sentence(`None of the ${count(searched)} responses that were searched here matches the filters. There are more, which have not been searched yet.`),
+      sentence(`None of the ${count(searched)} responses that were searched here ${wanted}. There are more, which have not been searched yet.`),
       el("p", {}, el("a", { href: link("responses", { ...params, after: page.last_id }) }, "Search on")),
     ];
   }
-  if (params.after) return [sentence(`None of the last ${count(searched)} responses matches the filters: the search has reached the end.`)];
-  if (searched === 0) return [sentence("There are no responses yet, so none matches the filters.")];
-  return [sentence(`None of all ${count(searched)} responses matches the filters.`)];
+  if (params.after) return [sentence(`None of the last ${count(searched)} responses ${wanted}: the search has reached the end.`)];
+  if (searched === 0) return [sentence(`There are no responses yet, so none ${wanted}.`)];
+  return [sentence(`None of all ${count(searched)} responses ${wanted}.`)];
 }
 
 function sentence(words) {

@@ -5,6 +5,7 @@ import { el, replace } from "../dom.js";
 import { countOf, form, queryOf } from "../list/filters.js";
 import { WAITS, count, doorOf, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
 import { nothing } from "../list/nothing.js";
+import { matchOf, searchBox } from "../list/search.js";
 import { go, link } from "../routes.js";
 import { announce } from "../shell.js";
 
@@ -32,7 +33,8 @@ export async function show(root, params, signal) {
     form(params, (chosen) => go("responses", chosen)));
   filters.open = countOf(params) > 0;
   const shown = table(rows);
-  replace(root, el("h1", {}, title), filters, summary, error, shown, empty, pages);
+  const search = searchBox(params, (chosen) => go("responses", chosen));
+  replace(root, el("h1", {}, title), search, filters, summary, error, shown, empty, pages);
   rows.addEventListener("keydown", (event) => move(rows, event));
   rows.addEventListener("click", remember);
   const drawn = new Map();
@@ -42,16 +44,16 @@ export async function show(root, params, signal) {
       const page = await get("/v1/responses", queryOf(params), signal);
       error.textContent = "";
       seenAt = Date.now() / 1000;
-      draw(rows, drawn, page.data);
+      draw(rows, drawn, page.data, params.search);
       shown.hidden = page.data.length === 0;
       drawEmpty(empty, params, page.data.length === 0 ? page : null);
       drawPages(pages, params, page);
-      describe(summary, page.data, isFirst);
+      describe(summary, page, params.search, isFirst);
       if (isFirst) returnTo(rows);
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      if (isFirst && problem.status !== 0) throw problem;
-      lose(error, problem, drawn.size, seenAt);
+      if (isFirst && problem.status !== 0 && problem.param !== "search") throw problem;
+      lose(error, problem, drawn.size, seenAt, !params.search);
       summary.textContent = "";
       // What was said of the server's responses may be wrong by now.
       drawEmpty(empty, params, null);
@@ -59,7 +61,7 @@ export async function show(root, params, signal) {
     }
   };
   await refresh(true);
-  poll(refresh, signal);
+  if (!params.search) poll(refresh, signal); // a search reads much, and what it found stays
 }
 
 /** Ask again and again until the view is left; a page that nobody sees asks nothing. */
@@ -82,7 +84,7 @@ function table(rows) {
 }
 
 /** Draw rows; one that says the same as before is left alone. */
-function draw(rows, drawn, responses) {
+function draw(rows, drawn, responses, search) {
   const wanted = new Set(responses.map((each) => each.id));
   for (const [id, row] of drawn) {
     if (wanted.has(id)) continue;
@@ -90,7 +92,7 @@ function draw(rows, drawn, responses) {
     drawn.delete(id);
   }
   responses.forEach((response, index) => {
-    const cells = cellsOf(response);
+    const cells = cellsOf(response, search);
     const signature = cells.map(([, value]) => value).join("\u0000");
     let row = drawn.get(response.id);
     if (row === undefined) {
@@ -117,7 +119,7 @@ function fill(row, response, cells, signature) {
   if (hadFocus) anchor.focus();
 }
 
-function cellsOf(response) {
+function cellsOf(response, search) {
   const state = stateOf(response);
   const tokens = tokensOf(response);
   const { input: asked, output: answered } = { input: "", output: "", ...response.preview };
@@ -131,6 +133,7 @@ function cellsOf(response) {
     Response: [
       el("a", { href: link("responses", { id: response.id }), title: response.id, dir: "auto" }, asked || answered || (response.preview ? NO_TEXT : shortId(response.id))),
       asked && answered && el("div", { class: "answered", dir: "auto" }, answered),
+      matchOf(response, search),
       el("div", { class: "dim id" }, shortId(response.id)),
     ],
     Model: doorOf(response) && [response.model, el("div", { class: "dim" }, doorOf(response))],
@@ -144,9 +147,10 @@ export function badge(state) {
 }
 
 /** Say that the server does not answer, and how old the rows are that are still shown. */
-function lose(error, problem, rows, seenAt) {
+function lose(error, problem, rows, seenAt, asksAgain) {
   const age = rows > 0 && seenAt !== null ? ` These rows are of ${time(seenAt)}.` : "";
-  error.textContent = `${problem.message}${age} The page asks again every ${POLL_MS / 1000} seconds.`;
+  const again = asksAgain ? ` The page asks again every ${POLL_MS / 1000} seconds.` : "";
+  error.textContent = `${problem.message}${age}${again}`;
 }
 
 /** Say why a page has no row; null: it has some, or nobody knows. */
@@ -202,9 +206,10 @@ function drawPages(pages, params, page) {
   );
 }
 
-function describe(summary, responses, isFirst) {
+function describe(summary, { data: responses, searched }, search, isFirst) {
   const running = responses.filter(isRunning).length;
-  const words = responses.length === 0 ? "" : `${responses.length} shown, ${running} running`;
+  const rest = search ? `of ${count(searched)} searched` : `${running} running`;
+  const words = responses.length === 0 ? "" : `${responses.length} shown, ${rest}`;
   if (summary.textContent === words) return;
   summary.textContent = words;
   if (isFirst) announce(words);
