@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,12 @@ logger = logging.getLogger("antiphon.sandboxes")
 READY = b"ready\n"
 READ_BYTES = 64 * 1024
 START_S = 10.0
+END_S = 1.0
+"""How long a process that has closed its output may take to end."""
+
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""The exit statuses at the limit of CPU time, without bubblewrap and with it."""
+
 MAX_DESCRIPTORS = 64
 
 _PRELUDE = """
@@ -195,17 +202,22 @@ class ConfinedPython:
         )
 
 
+class OutOfTime(SandboxError):
+    """The process was ended at its limit of CPU time."""
+
+
 class ConfinedProcess:
     """A program in a sandbox that reads a line and answers with a line, as often as it is asked."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._rest = b""
+        self._rest = bytearray()
 
     async def ask(self, line: bytes, *, max_bytes: int) -> bytes:
         """Send a line, and return the line that answers it.
 
-        Raises: SandboxError if the process ends, or writes a line of more than `max_bytes`.
+        Raises: OutOfTime; SandboxError if the process ends, or writes a line of more than
+        `max_bytes`.
         """
         assert self._process.stdin is not None
         with suppress(ConnectionError):
@@ -214,19 +226,30 @@ class ConfinedProcess:
         return await self.receive(max_bytes)
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return the next line, with its end. Raises: SandboxError."""
+        """Return the next line, with its end. Raises: OutOfTime, SandboxError."""
         assert self._process.stdout is not None
-        while (end := self._rest.find(b"\n") + 1) == 0:
+        searched = 0
+        while (end := self._rest.find(b"\n", searched) + 1) == 0:
+            searched = len(self._rest)
             chunk = await self._process.stdout.read(READ_BYTES)
             if not chunk:
-                raise SandboxError("The process ended.")
+                raise await self._find_end()
             self._rest += chunk
             if len(self._rest) > max_bytes + READ_BYTES:  # what follows the line counts too
                 raise SandboxError("The process wrote too much.")
-        line, self._rest = self._rest[:end], self._rest[end:]
+        line = bytes(memoryview(self._rest)[:end])
+        del self._rest[:end]
         if len(line) > max_bytes:
             raise SandboxError("The process wrote too much.")
         return line
+
+    async def _find_end(self) -> SandboxError:
+        """Return why the process writes no more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                if await self._process.wait() in KILLED:
+                    return OutOfTime("The process used up its CPU time.")
+        return SandboxError("The process ended.")
 
     async def aclose(self) -> None:
         """End the process, with all that runs in its sandbox. It may be called again."""

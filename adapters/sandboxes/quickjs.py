@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.adapters.extras import install_command
-from antiphon.adapters.sandboxes.confined_python import ConfinedProcess, ConfinedPython
+from antiphon.adapters.sandboxes.confined_python import ConfinedProcess, ConfinedPython, OutOfTime
 from antiphon.application.ports import (
     CallOutcome,
     ProgramCall,
@@ -35,10 +35,10 @@ from antiphon.domain.errors import SandboxError, SettingsError
 
 MODULE = "quickjs"
 SELF_TEST, SELF_TEST_RESULT = "return 6 * 7", "42"
-MAX_CALLS = 1000
 MAX_PARALLEL = 32
 MAX_ARGUMENT_CHARS = 1024 * 1024
 MAX_OUTPUT_CHARS = 256 * 1024
+MAX_ERROR_CHARS = 4096
 STACK_BYTES = 512 * 1024
 PROCESS_BYTES = 256 * 1024 * 1024
 """What Python and the engine take besides the memory of the program itself."""
@@ -46,6 +46,8 @@ PROCESS_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 16 * MAX_ARGUMENT_CHARS
 """All that a step may say: its calls have `MAX_ARGUMENT_CHARS` together, and a character takes up
 to twelve bytes, since the arguments are JSON in JSON."""
+
+TIMED_OUT = "Error: the program computed for more than {} seconds."
 
 FIRST_LINE = 2
 """The line of the function around a program on which the program begins, less one."""
@@ -56,9 +58,11 @@ class ProgramLimits(Struct, frozen=True, kw_only=True):
 
     `cpu_s` is for the whole program, `step_s` for each of its steps by the clock. At most `steps`
     run at the same time, and at most `processes` wait for the outcomes of their calls in memory.
+    `calls` is how many one program may make.
     """
 
     memory_bytes: int = 64 * 1024 * 1024
+    calls: int = 1000
     cpu_s: int = 10
     step_s: float = 30.0
     steps: int = 8
@@ -72,7 +76,7 @@ class _Answer(Struct, frozen=True):
         tuple[tuple[Annotated[str, Meta(max_length=256)], str], ...],
         Meta(max_length=MAX_PARALLEL),
     ] = ()
-    result: str = ""
+    result: Annotated[str, Meta(max_length=MAX_OUTPUT_CHARS + 2 * MAX_ERROR_CHARS)] = ""
     is_error: bool = False
 
 
@@ -96,8 +100,9 @@ class QuickjsPrograms(Programs):
         self._python = ConfinedPython(
             [MODULE],
             memory_bytes=limits.memory_bytes + PROCESS_BYTES,
-            cpu_s=limits.cpu_s + 2,
+            cpu_s=limits.cpu_s + 1,
         )
+        self._timed_out = TIMED_OUT.format(limits.cpu_s)
         self._slots = FairQueue(limits.steps)
         self._idle: OrderedDict[QuickjsProgram, None] = OrderedDict()
 
@@ -139,6 +144,9 @@ class QuickjsPrograms(Programs):
             await program.aclose()
             took = f"the program took more than {self._limits.step_s:g} seconds"
             return ProgramStep(result=f"Error: {took}.", is_error=True)
+        except OutOfTime:  # in a function of the engine that nothing can interrupt
+            await program.aclose()
+            return ProgramStep(result=self._timed_out, is_error=True)
         except BaseException:
             await program.aclose()
             raise
@@ -149,6 +157,8 @@ class QuickjsPrograms(Programs):
                 await oldest.aclose()
         else:
             await program.aclose()
+        if program.made > self._limits.calls:
+            raise SandboxError("The program made more calls than it may.")
         return step
 
     async def start_process(self, source: ProgramSource) -> tuple[ConfinedProcess, bytes]:
@@ -169,11 +179,13 @@ class QuickjsPrograms(Programs):
             "memory_bytes": self._limits.memory_bytes,
             "stack_bytes": STACK_BYTES,
             "cpu_s": self._limits.cpu_s,
-            "calls": MAX_CALLS,
+            "calls": self._limits.calls,
             "parallel": MAX_PARALLEL,
             "arguments": MAX_ARGUMENT_CHARS,
             "output": MAX_OUTPUT_CHARS,
+            "error": MAX_ERROR_CHARS,
             "lines": FIRST_LINE,
+            "timed_out": self._timed_out,
         }
         program = {"code": source.code, "tools": source.tools, "seed": seed, "now": source.now}
         return _encode({"source": program, "limits": limits})
@@ -190,6 +202,11 @@ class QuickjsProgram(RunningProgram):
         self._step = ProgramStep()
         self._settled = 0
         """The number of calls whose outcomes the process has."""
+
+    @property
+    def made(self) -> int:
+        """The number of calls that the process has made."""
+        return self._settled + len(self._step.calls)
 
     async def advance(self, outcomes: Sequence[CallOutcome]) -> ProgramStep:
         return await self._programs.take_step(self, outcomes)
@@ -210,8 +227,8 @@ class QuickjsProgram(RunningProgram):
             self._settled = 0
             self._process, line = await self._programs.start_process(self._source)
             self._step = _read(line)
-        while self._step.calls and self._settled + len(self._step.calls) <= len(outcomes):
-            known = outcomes[self._settled : self._settled + len(self._step.calls)]
+        while self._step.calls and self.made <= len(outcomes):
+            known = outcomes[self._settled : self.made]
             self._settled += len(known)
             self._step = _read(await self._process.ask(_encode(known), max_bytes=MAX_LINE_BYTES))
         return self._step
@@ -223,4 +240,6 @@ def _read(line: bytes) -> ProgramStep:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise SandboxError("The program gave an invalid answer.") from None
     calls = tuple(ProgramCall(*call) for call in answer.calls)
+    if sum(len(call.arguments) for call in calls) > MAX_ARGUMENT_CHARS:
+        raise SandboxError("The program gave an invalid answer.")
     return ProgramStep(calls=calls, result=answer.result, is_error=answer.is_error)

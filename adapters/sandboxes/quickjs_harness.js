@@ -6,11 +6,20 @@
 (limits) => {
   "use strict";
   const { parse, stringify } = JSON;
-  const { Error, Promise, String, Proxy, Map, Set, Date: NativeDate } = globalThis;
-  const { apply, construct } = Reflect;
+  const { Error, SyntaxError, Promise, String, Proxy, Map, Set, Date: NativeDate } = globalThis;
+  const { apply, construct, defineProperty } = Reflect;
   const AsyncFunction = (async () => {}).constructor;
   const toWellFormed = (value) => apply(String.prototype.toWellFormed, value, []);
   const { push, shift } = Array.prototype;
+  const { slice } = String.prototype;
+
+  // When these tell of something depends on the machine, and the rest is of no use without them.
+  const UNREPEATABLE =
+    ["performance", "WeakRef", "FinalizationRegistry", "Atomics", "SharedArrayBuffer"];
+  const OUT_OF_MEMORY = "The memory was full.";
+
+  const hide = (object, name, value) =>
+    defineProperty(object, name, { value, writable: true, configurable: true });
 
   const waiting = [];
   const asked = [];
@@ -28,16 +37,19 @@
     return error;
   };
 
-  const write = (value) => {
-    let line;
-    if (typeof value === "string") line = value;
-    else if (value instanceof Error) line = describe(value);
-    else {
-      try {
-        line = stringify(value, (_, each) => (typeof each === "bigint" ? `${each}` : each));
-      } catch {}
-      if (typeof line !== "string") line = String(value);
+  // What is no JSON but has a text is written as that: 12n, NaN, a symbol, a function.
+  const show = (value) => {
+    if (value instanceof Error) return describe(value);
+    if (typeof value !== "object") return String(value);
+    try {
+      return String(stringify(value, (_, each) => (typeof each === "bigint" ? `${each}` : each)));
+    } catch (error) {
+      throw refusal(`What is written must be JSON. ${error?.message}`);
     }
+  };
+
+  const write = (value) => {
+    const line = show(value);
     length += line.length + 1;
     if (length > limits.output) {
       throw refusal(`A program may write ${limits.output} characters.`);
@@ -45,14 +57,20 @@
     apply(push, lines, [toWellFormed(line)]);
   };
 
+  const shorten = (text) => {
+    const cut = text.length > limits.error ? `${apply(slice, text, [0, limits.error])}…` : text;
+    return toWellFormed(cut);
+  };
+
   const describe = (error) => {
     try {
       if (error === null) return "Error: null was thrown, or the memory was full.";
-      if (!(error instanceof Error)) return `Error: ${toWellFormed(stringify(error) ?? `${error}`)}`;
-      if (has([error])) return toWellFormed(`Error: ${error.message}`);
+      if (!(error instanceof Error)) return shorten(`Error: ${stringify(error) ?? `${error}`}`);
+      if (has([error])) return shorten(`Error: ${error.message}`);
       const place = /:(\d+):\d+\)?\s*$/m.exec(error.stack ?? "");
       const line = place === null ? 0 : place[1] - limits.lines;
-      return toWellFormed(`${error.name}: ${error.message}${line > 0 ? ` (line ${line})` : ""}`);
+      const where = line > 0 ? ` (line ${line})` : "";
+      return `${shorten(`${error.name}: ${error.message}`)}${where}`;
     } catch {
       return "Error: something was thrown that cannot be shown.";
     }
@@ -85,44 +103,35 @@
   };
 
   const setUp = ({ tools, seed, now }) => {
-    const functions = new Map();
-    for (const name of tools) functions.set(name, (input) => call(name, input));
+    const functions = Object.create(null);
+    for (const name of tools) functions[name] = (input) => call(name, input);
     for (const name of tools) {
       const identifier = name.replace(/[^A-Za-z0-9_$]/g, "_");
-      if (!functions.has(identifier)) functions.set(identifier, functions.get(name));
+      if (functions[identifier] === undefined) hide(functions, identifier, functions[name]);
     }
-    const get = apply.bind(undefined, Map.prototype.get, functions);
     const known = tools.join(", ") || "none";
-    globalThis.tools = new Proxy(Object.freeze(Object.create(null)), {
+    globalThis.tools = new Proxy(Object.freeze(functions), {
       get: (_, name) => {
+        if (functions[name] !== undefined) return functions[name];
         if (typeof name === "symbol" || name === "then") return undefined;
-        const found = get([name]);
-        if (found !== undefined) return found;
         return () =>
           Promise.reject(refusal(`Programs cannot call ${name}. They can call: ${known}.`));
       },
-      has: (_, name) => functions.has(name),
-      ownKeys: () => [...tools],
-      getOwnPropertyDescriptor: (_, name) =>
-        functions.has(name)
-          ? { value: get([name]), enumerable: true, configurable: true }
-          : undefined,
     });
     globalThis.text = (...values) => values.forEach(write);
     const log = (...values) =>
-      write(values.map((each) => (typeof each === "string" ? each : stringify(each))).join(" "));
+      write(values.map((each) => (typeof each === "string" ? each : show(each))).join(" "));
     globalThis.console = { log, info: log, debug: log, warn: log, error: log };
 
-    class FixedDate extends NativeDate {
-      constructor(...values) {
-        if (values.length) super(...values);
-        else super(now * 1000);
-      }
+    function Date(...values) {
+      if (new.target === undefined) return `${new Date()}`;
+      return construct(NativeDate, values.length ? values : [now * 1000], new.target);
     }
-    FixedDate.now = () => now * 1000;
-    globalThis.Date = new Proxy(FixedDate, { apply: () => `${new FixedDate()}` });
-    NativeDate.prototype.constructor = globalThis.Date;
-    FixedDate.prototype.constructor = globalThis.Date;
+    for (const name of ["UTC", "parse"]) hide(Date, name, NativeDate[name]);
+    hide(Date, "now", () => now * 1000);
+    hide(NativeDate.prototype, "constructor", Date);
+    defineProperty(Date, "prototype", { value: NativeDate.prototype, writable: false });
+    hide(globalThis, "Date", Date);
 
     let state = seed | 0;
     Math.random = () => {
@@ -131,16 +140,24 @@
       mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
       return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
     };
-    // When these tell of something depends on the machine.
-    for (const name of ["performance", "WeakRef", "FinalizationRegistry", "Atomics"]) {
-      delete globalThis[name];
+    for (const name of UNREPEATABLE) delete globalThis[name];
+    // A program would get the functions of this file, which called it.
+    defineProperty(Error, "prepareStackTrace", { value: undefined });
+  };
+
+  const compile = (code) => {
+    try {
+      return construct(AsyncFunction, [code]);
+    } catch (error) {
+      // Another one has no place in the program: it is nested too deeply, or too large.
+      throw error instanceof SyntaxError ? error : refusal(error?.message ?? OUT_OF_MEMORY);
     }
   };
 
   const begin = (source) => {
     setUp(source);
     // A syntax error is the program's own, so it is thrown where its other errors are.
-    const main = async () => construct(AsyncFunction, [source.code])();
+    const main = async () => compile(source.code)();
     main().then(
       (value) => {
         try {

@@ -15,7 +15,6 @@ import quickjs
 HARNESS = "HARNESS"
 """Replaced by quickjs_harness.js."""
 
-TIMED_OUT = "Error: the program computed for more than {} seconds."
 OUT_OF_MEMORY = "Error: the program used more than {} MB of memory."
 BROKEN = "Error: the program changed what it runs on, so that it cannot go on."
 
@@ -41,11 +40,11 @@ class ConfinedProgram:
             self.harness(command, json.dumps(payload))
             while self.context.execute_pending_job():
                 if time.process_time() > self.limits["cpu_s"]:
-                    return fail(TIMED_OUT.format(self.limits["cpu_s"]))
+                    return fail(self.limits["timed_out"])
             answer = self.harness("report", "")
         except (quickjs.JSException, UnicodeError) as error:
             if "interrupted" in str(error):
-                return fail(TIMED_OUT.format(self.limits["cpu_s"]))
+                return fail(self.limits["timed_out"])
             if str(error).startswith(("null", "InternalError: out of memory")):
                 return fail(OUT_OF_MEMORY.format(self.limits["memory_bytes"] >> 20))
             return fail(BROKEN)

@@ -322,6 +322,9 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     program_cpu_s: Annotated[
         int, about(CODE, "CPU seconds that a program may use.", ge=1, le=600)
     ] = 10
+    program_calls: Annotated[
+        int, about(CODE, "Calls of tools that a program may make.", ge=1, le=100_000)
+    ] = 1000
     max_programs: Annotated[
         int,
         about(

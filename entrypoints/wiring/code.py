@@ -70,6 +70,7 @@ def programs(settings: Settings) -> Programs | None:
     limits = ProgramLimits(
         memory_bytes=code.program_memory_mb * 1024**2,
         cpu_s=code.program_cpu_s,
+        calls=code.program_calls,
         step_s=2.0 * code.program_cpu_s + 10,
         steps=code.max_programs,
     )

@@ -71,7 +71,9 @@ LIMITS: Mapping[str, Any] = {
     "parallel": 3,
     "arguments": 10_000,
     "output": 100_000,
+    "error": 1000,
     "lines": 2,
+    "timed_out": "Error: no time is left.",
 }
 HARNESS = Path(quickjs_process.__file__).with_name("quickjs_harness.js").read_text("utf-8")
 

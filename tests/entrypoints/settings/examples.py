@@ -151,6 +151,7 @@ EXAMPLES = {
     "code.max_containers": "4",
     "code.program_memory_mb": "128",
     "code.program_cpu_s": "5",
+    "code.program_calls": "50",
     "code.max_programs": "4",
     "web_search": "searxng",
     "web.url": "https://search.example.org/searx",

@@ -334,6 +334,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("code.max_containers", "0", "a whole number of at least 1"),
         ("code.program_memory_mb", "4", "a whole number from 8 to 4096"),
         ("code.program_cpu_s", "0", "a whole number from 1 to 600"),
+        ("code.program_calls", "0", "a whole number from 1 to 100000"),
         ("code.max_programs", "1", "a whole number from 2 to 1024"),
         ("web_search", "google", WEB_SEARCHES),
         ("web.url", "file:///srv", "an http(s) URL without user, query, and fragment"),
