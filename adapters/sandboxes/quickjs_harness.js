@@ -7,11 +7,17 @@
   "use strict";
   const { parse, stringify } = JSON;
   const { Error, SyntaxError, Promise, String, Proxy, Map, Set, Date: NativeDate } = globalThis;
-  const { apply, construct, defineProperty } = Reflect;
+  const { apply, construct, defineProperty, setPrototypeOf } = Reflect;
   const AsyncFunction = (async () => {}).constructor;
-  const toWellFormed = (value) => apply(String.prototype.toWellFormed, value, []);
-  const { push, shift } = Array.prototype;
-  const { slice } = String.prototype;
+  const { join, push, shift } = Array.prototype;
+  const { slice, toWellFormed: replaceLoneSurrogates } = String.prototype;
+  const toWellFormed = (value) => apply(replaceLoneSurrogates, value, []);
+
+  // Without a prototype, to which the program might add setters and `toJSON`.
+  const list = (...values) => {
+    setPrototypeOf(values, null);
+    return values;
+  };
 
   // When these tell of something depends on the machine, and the rest is of no use without them.
   const UNREPEATABLE =
@@ -21,9 +27,9 @@
   const hide = (object, name, value) =>
     defineProperty(object, name, { value, writable: true, configurable: true });
 
-  const waiting = [];
-  const asked = [];
-  const lines = [];
+  const waiting = list();
+  const asked = list();
+  const lines = list();
   let length = 0;
   let made = 0;
   let end = null;
@@ -142,7 +148,8 @@
     };
     for (const name of UNREPEATABLE) delete globalThis[name];
     // A program would get the functions of this file, which called it.
-    defineProperty(Error, "prepareStackTrace", { value: undefined });
+    const never = { value: undefined, writable: false, configurable: false };
+    defineProperty(Error, "prepareStackTrace", never);
   };
 
   const compile = (code) => {
@@ -175,22 +182,23 @@
 
   const report = () => {
     if (end?.error === undefined && waiting.length) {
-      const calls = [];
+      const calls = list();
       let size = 0;
       while (waiting.length && asked.length < limits.parallel) {
         size += waiting[0].text.length;
         if (calls.length && size > limits.arguments) break;
         const each = apply(shift, waiting, []);
         apply(push, asked, [each]);
-        apply(push, calls, [[each.name, each.text]]);
+        apply(push, calls, [list(each.name, each.text)]);
       }
-      return { calls };
+      return { __proto__: null, calls };
     }
     if (end === null) {
       end = { error: "Error: the program waits for something that never happens." };
     }
     if (end.error !== undefined) apply(push, lines, [end.error]);
-    return { result: lines.join("\n"), is_error: end.error !== undefined };
+    const result = apply(join, lines, ["\n"]);
+    return { __proto__: null, result, is_error: end.error !== undefined };
   };
 
   return (command, payload) => {

@@ -24,6 +24,7 @@ class ConfinedProgram:
 
     def __init__(self, limits: dict[str, Any], harness: str = HARNESS) -> None:
         self.limits = limits
+        self.ends_at = time.process_time() + limits["cpu_s"]
         self.context = quickjs.Context()
         self.context.set_memory_limit(limits["memory_bytes"])
         self.context.set_max_stack_size(limits["stack_bytes"])
@@ -39,7 +40,7 @@ class ConfinedProgram:
         try:
             self.harness(command, json.dumps(payload))
             while self.context.execute_pending_job():
-                if time.process_time() > self.limits["cpu_s"]:
+                if time.process_time() > self.ends_at:
                     return fail(self.limits["timed_out"])
             answer = self.harness("report", "")
         except (quickjs.JSException, UnicodeError) as error:
