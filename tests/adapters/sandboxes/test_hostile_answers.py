@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from tests.adapters.sandboxes.conftest import DISK, content_of
+from tests.support.memory import PeakMemory
 
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
 from antiphon.adapters.sandboxes.request_channel import MAX_FILES, MAX_IMAGES
@@ -31,22 +31,6 @@ def send(head, body=b'', head_bytes=None, body_bytes=None):
     while message:
         message = message[os.write(answers, message):]
 """
-
-
-class PeakMemory:
-    """The most memory of this process since its making, compared with what it had then."""
-
-    def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")
-        self._before_bytes = self._peak_bytes()
-
-    def growth_bytes(self) -> int:
-        return self._peak_bytes() - self._before_bytes
-
-    def _peak_bytes(self) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
-        return int(peak) * 1024
 
 
 async def test_millions_of_tiny_images_cost_no_memory(sandbox: Sandbox) -> None:
