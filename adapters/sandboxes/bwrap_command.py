@@ -48,8 +48,12 @@ _ISOLATION = (
     *("--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
     *("--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"),
 )
-# The root and /dev are in memory too, but without a size limit: they must not be writable.
-_READ_ONLY = ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/")
+# The root and /dev are in memory too, but without a size limit: they must not be writable. Nor may
+# /proc: if root has started the sandbox, the settings of the kernel in /proc/sys are its own there.
+_READ_ONLY = (
+    *("--proc", "/proc", "--dev", "/dev"),
+    *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
+)
 
 _RUN_KERNEL = """
 import os, sys

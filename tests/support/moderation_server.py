@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -18,11 +18,12 @@ WORDS = {"violence": "xyzzy", "violence/graphic": "plugh", "illicit": "abracadab
 
 
 class FakeModerations:
-    """Records requests. If `answer` (status, body) is set, sends it. Waits for `go_on`; whoever
-    clears it sets it again."""
+    """Records requests. If `answer` (status, body) is set, sends it; `write` answers in a way of its
+    own. Waits for `go_on`; whoever clears it sets it again."""
 
     def __init__(self) -> None:
         self.answer: tuple[int, bytes] | None = None
+        self.write: Callable[[BaseHTTPRequestHandler], None] | None = None
         self.asked: list[Json] = []
         self.keys: list[str | None] = []
         self.go_on = threading.Event()
@@ -55,6 +56,9 @@ def moderating() -> Iterator[FakeModerations]:
         fake.asked.append(body)
         fake.keys.append(request.headers["authorization"])
         fake.go_on.wait()
+        if fake.write is not None:
+            fake.write(request)
+            return
         results = [result_for(text) for text in body["input"]]
         given = {"id": "modr-1", "model": body["model"], "results": results}
         status, content = fake.answer or (200, json.dumps(given).encode())

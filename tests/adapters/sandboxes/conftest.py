@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
@@ -65,3 +66,25 @@ async def content_of(sandbox: Sandbox, path: str) -> bytes:
 @pytest.fixture
 def sandbox(sandboxes: BubblewrapSandboxes) -> Sandbox:
     return sandboxes.open("tenant")
+
+
+class Runs(Protocol):
+    """A sandbox that runs code."""
+
+    async def run(self, code: str, /) -> Any: ...
+
+
+REFUSED = ("PermissionError", "FileNotFoundError", "OSError")
+
+
+async def assert_refused(sandbox: Runs, code: str, *errors: str) -> None:
+    result = await sandbox.run(f"{code}\nprint('OUT')")
+    assert "OUT" not in result.logs.splitlines()
+    assert any(name in result.logs.splitlines()[-1] for name in errors or REFUSED), result.logs
+
+
+async def output_of(sandbox: Runs, code: str) -> str:
+    """Run code that must succeed."""
+    result = await sandbox.run(code)
+    assert not result.is_error, result.logs
+    return result.logs.strip()

@@ -1,15 +1,12 @@
-"""Attempts to break out of a sandbox or to exceed its limits; a test fails if its attempt succeeds.
+"""Attempts of the code interpreter's code to exceed its limits, and to leave something behind.
 
-Code prints `OUT` if it succeeds. The tests also check the error, because an attempt that fails for
-another reason would prove nothing.
+What it can reach is in test_probes.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.adapters.sandboxes.conftest import DISK, content_of, make_sandboxes
+from tests.adapters.sandboxes.conftest import (
+    DISK,
+    assert_refused,
+    content_of,
+    make_sandboxes,
+    output_of,
+)
 from tests.support.machine_speed import slowness
 from tests.support.processes import descendants_of, is_process_alive
 
@@ -33,169 +36,6 @@ def with_commands(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-REFUSED = ("PermissionError", "FileNotFoundError", "OSError")
-
-
-async def assert_refused(sandbox: Sandbox, code: str, *errors: str) -> None:
-    result = await sandbox.run(f"{code}\nprint('OUT')")
-    assert "OUT" not in result.logs.splitlines()
-    assert any(name in result.logs.splitlines()[-1] for name in errors or REFUSED), result.logs
-
-
-async def output_of(sandbox: Sandbox, code: str) -> str:
-    """Run code that must succeed."""
-    result = await sandbox.run(code)
-    assert not result.is_error, result.logs
-    return result.logs.strip()
-
-
-# --- what a sandbox can see -----------------------------------------------------------------------
-
-
-async def test_no_process_has_the_environment_of_the_server(
-    monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox, with_commands: bool
-) -> None:
-    monkeypatch.setenv("ANTIPHON_SECRET", "sesame-9921")
-    code = """
-import glob, os
-environments = [open(path, 'rb').read() for path in glob.glob('/proc/[0-9]*/environ')]
-print(len(environments), b'sesame' in b''.join(environments), 'ANTIPHON_SECRET' in os.environ)
-"""
-    assert await output_of(sandbox, code) == f"{1 + with_commands} False False"
-
-
-async def test_it_sees_only_its_own_processes(sandbox: Sandbox, with_commands: bool) -> None:
-    code = "import os; [each for each in os.listdir('/proc') if each.isdigit()], os.getuid()"
-    own = ["1", "2"] if with_commands else ["1"]
-    assert await output_of(sandbox, code) == f"({own}, 65534)"
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/etc/passwd", "/etc/shadow", "/root", "/home", "/var/log", "/proc/1/root/etc/passwd", "/sys"],
-)
-async def test_it_cannot_see_files_of_this_machine(sandbox: Sandbox, path: str) -> None:
-    await assert_refused(sandbox, f"import os; os.stat({path!r})", "FileNotFoundError")
-
-
-async def test_it_cannot_see_files_of_the_server(sandbox: Sandbox, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("x")
-    await assert_refused(sandbox, f"open({str(secret)!r})", "FileNotFoundError")
-
-
-@pytest.mark.parametrize("folder", ["/", "/usr/lib", "/dev", "/mnt", "/proc/1"])
-async def test_it_can_write_only_to_its_own_folders(sandbox: Sandbox, folder: str) -> None:
-    await assert_refused(sandbox, f"open({folder!r} + '/new', 'w')")
-
-
-@pytest.mark.parametrize(
-    "path", ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/1/oom_score_adj_x"]
-)
-async def test_it_cannot_change_settings_of_the_kernel(sandbox: Sandbox, path: str) -> None:
-    await assert_refused(sandbox, f"open({path!r}, 'w').write('1')")
-
-
-async def test_it_inherits_no_descriptors_but_its_own_socket(sandbox: Sandbox) -> None:
-    with open("/etc/hostname") as inheritable:  # noqa: ASYNC230
-        os.set_inheritable(inheritable.fileno(), True)
-        code = """
-import os
-for each in sorted(os.listdir('/proc/self/fd'), key=int):
-    try:
-        print(os.readlink('/proc/self/fd/' + each).split(':')[0])
-    except FileNotFoundError:
-        pass
-"""
-        assert (await output_of(sandbox, code)).split() == ["/dev/null", "pipe", "pipe", "socket"]
-
-
-# --- networks -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_PACKET", "AF_NETLINK", "AF_VSOCK"])
-@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_RAW"])
-async def test_it_cannot_open_sockets_to_the_outside(
-    sandbox: Sandbox, family: str, kind: str
-) -> None:
-    await assert_refused(
-        sandbox, f"import socket; socket.socket(socket.{family}, socket.{kind})", "PermissionError"
-    )
-
-
-async def test_it_cannot_resolve_names(sandbox: Sandbox) -> None:
-    await assert_refused(
-        sandbox, "import socket; socket.getaddrinfo('example.com', 80)", "gaierror"
-    )
-
-
-async def test_it_cannot_reach_abstract_sockets_of_this_machine(sandbox: Sandbox) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(f"\0sink-{os.getpid()}")
-        listening.listen()
-        name = listening.getsockname().decode()
-        await assert_refused(
-            sandbox,
-            f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})",
-            "ConnectionRefusedError",
-        )
-
-
-# --- system calls ---------------------------------------------------------------------------------
-
-CALLS = {
-    "unshare a user namespace": "libc.unshare(0x10000000)",
-    "unshare a mount namespace": "libc.unshare(0x00020000)",
-    "mount": "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)",
-    "umount": "libc.umount2(b'/usr/lib', 2)",
-    "pivot_root": "libc.syscall(155, b'/tmp', b'/tmp')",
-    "chroot": "libc.chroot(b'/tmp')",
-    "setns": "libc.setns(0, 0)",
-    "ptrace": "libc.ptrace(16, 1, 0, 0)",
-    "read memory of a process": "libc.process_vm_readv(1, None, 0, None, 0, 0)",
-    "io_uring": "libc.syscall(425, 8, None)",
-    "bpf": "libc.syscall(321, 0, None, 0)",
-    "keyctl": "libc.syscall(250, 0, 0, 0)",
-    "add_key": "libc.syscall(248, b'user', b'a', b'b', 1, -3)",
-    "userfaultfd": "libc.syscall(323, 0)",
-    "perf_event_open": "libc.syscall(298, None, 0, 0, 0, 0)",
-    "memfd": "libc.memfd_create(b'a', 0)",
-    "shared memory": "libc.shmget(0, 4096, 0o1777)",
-    "reboot": "libc.reboot(0)",
-    "type into a terminal": "libc.ioctl(0, 0x5412, b'a')",
-    "type into a console": "libc.ioctl(0, 0x541C, b'a')",
-    "become root": "libc.setuid(0)",
-}
-
-
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call numbers are for x86_64")
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-async def test_dangerous_system_calls_are_denied(sandbox: Sandbox, call: str) -> None:
-    code = f"""
-import ctypes, errno
-libc = ctypes.CDLL(None, use_errno=True)
-result = {call}
-code = ctypes.get_errno()
-(result, errno.errorcode.get(code))
-"""
-    denied = ("(-1, 'EPERM')", "(-1, 'EINVAL')") if "setuid" in call else ("(-1, 'EPERM')",)
-    assert await output_of(sandbox, code) in denied
-
-
-async def test_it_has_no_capabilities_and_cannot_gain_any(sandbox: Sandbox) -> None:
-    code = """
-names = ('CapEff', 'CapPrm', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp')
-for line in open('/proc/self/status'):
-    name, _, value = line.partition(':')
-    if name in names:
-        print(name, int(value, 16))
-"""
-    status = dict(line.split() for line in (await output_of(sandbox, code)).splitlines())
-    assert status.pop("NoNewPrivs") == "1"
-    assert status.pop("Seccomp") == "2"
-    assert set(status.values()) == {"0"}
-
-
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -208,29 +48,6 @@ async def test_a_fork_bomb_is_stopped(sandbox: Sandbox, with_commands: bool) -> 
     await assert_refused(sandbox, "import os\nfor _ in range(10_000): os.fork()", "PermissionError")
     await assert_refused(
         sandbox, "import subprocess; subprocess.run(['x'])", "PermissionError", "OSError"
-    )
-
-
-async def test_the_number_of_threads_is_limited(sandbox: Sandbox) -> None:
-    code = """
-import threading
-stop, started = threading.Event(), 0
-try:
-    for _ in range(10_000):
-        threading.Thread(target=stop.wait, daemon=True).start()
-        started += 1
-except RuntimeError:
-    stop.set()
-started < 100
-"""
-    assert await output_of(sandbox, code) == "True"
-
-
-async def test_the_memory_is_limited(sandbox: Sandbox) -> None:
-    await assert_refused(sandbox, "data = bytearray(10 * 1024**3)", "MemoryError")
-    assert await output_of(sandbox, "1 + 1") == "2"
-    await assert_refused(
-        sandbox, "data = []\nwhile True: data.append(bytearray(2**20))", "MemoryError"
     )
 
 
@@ -342,10 +159,6 @@ async def test_an_upload_does_not_follow_a_link(sandbox: Sandbox) -> None:
         await sandbox.put("in.txt", b"x")
 
 
-async def test_it_cannot_make_devices(sandbox: Sandbox) -> None:
-    await assert_refused(sandbox, "import os; os.mknod('/mnt/data/sda', 0o60600, os.makedev(8, 0))")
-
-
 @pytest.mark.parametrize(
     "name", ["../x", "a/b", "/etc/x", "", ".", "..", "a\0b", "\udcff", 4096 * "a"]
 )
@@ -389,11 +202,6 @@ async def test_only_its_tenant_finds_a_sandbox(sandboxes: BubblewrapSandboxes) -
     sandbox = sandboxes.open("a")
     assert sandboxes.find("a", sandbox.id) is sandbox
     assert sandboxes.find("b", sandbox.id) is None
-
-
-async def test_it_cannot_set_the_clock_or_the_host_name(sandbox: Sandbox) -> None:
-    await assert_refused(sandbox, "import time; time.clock_settime(time.CLOCK_REALTIME, 0)")
-    await assert_refused(sandbox, "import socket; socket.sethostname('x')")
 
 
 async def test_an_invalid_answer_restarts_only_the_container(sandbox: Sandbox) -> None:

@@ -66,7 +66,7 @@ Int8Array Uint8Array Int16Array Uint16Array Int32Array Uint32Array BigInt64Array
 Float16Array Float32Array Float64Array DataView Promise BigInt Date RegExp JSON DisposableStack
 AsyncDisposableStack DOMException parseInt parseFloat isNaN isFinite queueMicrotask decodeURI
 decodeURIComponent encodeURI encodeURIComponent escape unescape eval btoa atob tools text console
-""".split()
+"""
 """All that there may be; another version of the engine may have less."""
 
 WALK = """
@@ -133,7 +133,10 @@ PROBES: Mapping[str, tuple[str, str]] = {
         " Reflect.construct(Object, [], Date) instanceof Date, Date().slice(0, 15)]",
         '[1700000000000,1700000000000,null,1700000000000,true,"Tue Nov 14 2023"]',
     ),
-    "the engine's WeakRef": ("return typeof WeakRef + typeof FinalizationRegistry", 2 * "undefined"),
+    "the engine's WeakRef": (
+        "return typeof WeakRef + typeof FinalizationRegistry",
+        2 * "undefined",
+    ),
     "threads": ("return [typeof Worker, typeof Atomics].join()", "undefined,undefined"),
     "shared memory": ("return typeof SharedArrayBuffer + typeof WebAssembly", 2 * "undefined"),
     "the prototype of tools": ("return Object.getPrototypeOf(tools)", "null"),
@@ -173,7 +176,7 @@ def test_a_program_reaches_nothing(probe: str) -> None:
 
 def test_there_are_no_globals_but_those_of_the_language() -> None:
     step = first_step("return Object.getOwnPropertyNames(globalThis)")
-    assert set(json.loads(step["result"])) <= set(GLOBALS)
+    assert set(json.loads(step["result"])) <= set(GLOBALS.split())
     assert first_step("return Object.getOwnPropertySymbols(globalThis).length")["result"] == "1"
 
 
@@ -211,7 +214,7 @@ TIME: Sequence[str] = (
     "return { toJSON() { for (;;); } }",
     "return [{ toString() { for (;;); } }].map(String)",
     "return new Proxy([], { get: (_, name) => (name === 'length' ? 1e9 : 1) })",
-    "const e = new Error('x'); Object.defineProperty(e, 'message', { get() { for (;;); } }); throw e",
+    "const e = Error(); Object.defineProperty(e, 'message', { get() { for (;;); } }); throw e",
     "const e = new Error('x'); Object.defineProperty(e, 'stack', { get() { for (;;); } }); throw e",
     "throw { toJSON() {}, toString() { for (;;); } }",
     "throw new Proxy({}, { getPrototypeOf() { for (;;); } })",
@@ -267,7 +270,9 @@ def test_a_program_without_end_ends(code: str) -> None:
 def test_a_program_that_takes_all_memory_ends(code: str) -> None:
     step = last_step(code)
     assert step["is_error"]
-    assert any(word in step["result"] for word in ("memory", TIMED_OUT, "too long", "buffer length"))
+    assert any(
+        word in step["result"] for word in ("memory", TIMED_OUT, "too long", "buffer length")
+    )
 
 
 @pytest.mark.parametrize("code", DEPTH, ids=range(len(DEPTH)))
@@ -319,7 +324,7 @@ TEXTS: Mapping[str, str] = {
     "return 1" + "+1" * 50_000: "50001",
     "return await 7": "7",
     "const __proto__ = 1; return { ['__proto__']: __proto__ }": '{"__proto__":1}',
-    "return `${JSON.parse('{\"__proto__\": {\"a\": 1}}').a}`": "undefined",
+    'return `${JSON.parse(\'{"__proto__": {"a": 1}}\').a}`': "undefined",
     "return 12n": "12",
     "return { a: 12n }": '{"a":"12"}',
     "return NaN": "NaN",

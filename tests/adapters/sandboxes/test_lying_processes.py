@@ -75,7 +75,10 @@ ENDS: Mapping[str, tuple[str, str]] = {
         "say(b'\"' + b'x' * 17 * 1024**2 + b'\"\\n')",
         "The process wrote too much.",
     ),
-    "lines that never end": ("while True: say(b'{}' + b' ' * 10**6)", "The process wrote too much."),
+    "lines that never end": (
+        "while True: say(b'{}' + b' ' * 10**6)",
+        "The process wrote too much.",
+    ),
     "calls that never end": (
         f"while True: say({CALL}); hear()",
         "The program made more calls than it may.",
@@ -242,9 +245,7 @@ async def test_a_program_in_a_function_of_the_engine_ends_at_its_limit_of_time()
     sources = [ProgramSource(code=code) for code in NATIVE[:TRIED]]
     async with cheap():
         steps = await asyncio.gather(*[end_of(programs, source) for source in sources])
-    told = ProgramStep(
-        result="Error: the program computed for more than 1 seconds.", is_error=True
-    )
+    told = ProgramStep(result="Error: the program computed for more than 1 seconds.", is_error=True)
     assert list(steps) == [told] * len(sources)
     assert await end_of(programs) == ProgramStep(result="42")
     await programs.aclose()
