@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -91,7 +92,7 @@ def main() -> int:
         TemporaryDirectory(prefix="antiphon-bench-") as folder,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        counted = runner.run(_count_requests(Path(folder), settings))
+        counted = runner.run(count_requests(Path(folder), settings, REQUESTS))
     for name, counter in counted.items():
         _report(name, counter, with_files=options.files, with_functions=options.functions)
     ours = counted[PLAIN].ours()
@@ -121,7 +122,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _count_requests(folder: Path, settings: dict[str, Any]) -> dict[str, CallCounter]:
+async def count_requests(
+    folder: Path, settings: dict[str, Any], requests: Mapping[str, dict[str, Any]]
+) -> dict[str, CallCounter]:
+    """Return what each of these requests calls in a server with these settings."""
     tree = {"model": MODEL, "port": 0, "data_dir": folder, "log_level": "warning", **settings}
     loaded = load(None, {}, tree)
     counted: dict[str, CallCounter] = {}
@@ -130,7 +134,7 @@ async def _count_requests(folder: Path, settings: dict[str, Any]) -> dict[str, C
             serving(Container(settings=loaded), QuietProcess(loaded))
         )
         port = int(running.url.rpartition(":")[2])
-        for name, body in REQUESTS.items():
+        for name, body in requests.items():
             path = "/v1/chat/completions" if "messages" in body else "/v1/responses"
             request = clients.request_of(port, {"model": MODEL, **body}, path=path)
             for _ in range(WARM_UPS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ SUITES = sorted((Path(__file__).parent / "node").glob("*.test.mjs"))
 @pytest.mark.clients
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name.split(".")[0])
-def test_the_suite_passes(run_node: Run, server: Any, model: str, suite: Path) -> None:
+def test_the_suite_passes(run_node: Run, node: str, server: Any, model: str, suite: Path) -> None:
     if not (INSTALLED / "openai").exists():
         pytest.skip("the clients for Node are not installed: make test-clients does it")
-    node = shutil.which("node")
-    assert node
     told = {"ANTIPHON_URL": server.api, "ANTIPHON_MODEL": model}
     assert "fail 0" in run_node(node, "--test", "--test-reporter=spec", suite, **told)
 
@@ -29,12 +26,10 @@ def test_the_suite_passes(run_node: Run, server: Any, model: str, suite: Path) -
 @pytest.mark.clients
 @pytest.mark.timeout(90)
 def test_a_strict_schema_takes_the_tools_that_an_mcp_server_lists(
-    run_node: Run, serve: Any, model: str
+    run_node: Run, node: str, serve: Any, model: str
 ) -> None:
     if not (INSTALLED / "ai").exists():
         pytest.skip("the clients for Node are not installed: make test-clients does it")
-    node = shutil.which("node")
-    assert node
     allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
     site = FakeMcpServer()
     try:

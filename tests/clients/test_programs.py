@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import OpenAI
 from pydantic import BaseModel
 
 from .conftest import INSTALLED, Run
@@ -106,12 +108,10 @@ async def test_the_agents_sdk_answers_the_calls_of_a_program(
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("client", ["ai-sdk", "agents"])
 def test_a_client_for_node_answers_the_calls_of_a_program(
-    run_node: Run, programs: Any, model: str, client: str
+    run_node: Run, node: str, programs: Any, model: str, client: str
 ) -> None:
     if not (INSTALLED / "ai").exists():
         pytest.skip("the clients for Node are not installed: make test-clients does it")
-    node = shutil.which("node")
-    assert node
     program = Path("node") / f"programs-{client}.mjs"
     ran = run_node(
         node, program, ANTIPHON_URL=programs.api, ANTIPHON_MODEL=model, ANTIPHON_CODE=CODE
@@ -119,3 +119,62 @@ def test_a_client_for_node_answers_the_calls_of_a_program(
     if "too old" in ran:
         pytest.skip("this version has no programs: newer ones need a newer Node")
     assert "passed" in ran
+
+
+async def test_the_agents_sdk_goes_on_with_a_conversation_that_has_programs(
+    agent: Any, script: Script, asked: list[str]
+) -> None:
+    sdk: Any = pytest.importorskip("agents")
+    session = sdk.SQLiteSession("again")
+    for number, answer in enumerate(("Here it is.", "Here it is again."), start=1):
+        turns = script(PROGRAM, {"say": answer})
+        result = sdk.Runner.run_streamed(agent, turns, session=session)
+        async for _ in result.stream_events():
+            pass
+        assert result.final_output == answer
+        assert sorted(asked) == sorted(["Bern", "Oslo", "Rome"] * number)
+
+
+def test_a_stream_of_a_program_that_was_cut_is_resumed(
+    programs: Any, model: str, script: Script
+) -> None:
+    """By OpenAI's own client, from any event on, before the client's answers and after them."""
+    tools: Any = [
+        {"type": "programmatic_tool_calling"},
+        {
+            "type": "function",
+            "name": "get_weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+            "allowed_callers": ["programmatic"],
+        },
+    ]
+    with OpenAI(base_url=programs.api, api_key="none", max_retries=0) as client:
+        body: Any = {"model": model, "tools": tools, "stream": True, "background": True}
+        given: Any = script(PROGRAM, {"say": "Here it is."})
+        kinds: list[str] = []
+        before: dict[str, Any] = {}
+        while True:
+            with client.responses.create(input=given, **before, **body) as stream:
+                first = next(iter(stream))
+            assert first.type == "response.created"
+            resumed = [*client.responses.retrieve(first.response.id, stream=True, starting_after=0)]
+            events = [*client.responses.retrieve(first.response.id, stream=True)]
+            assert events[1:] == resumed
+            last = events[-1]
+            assert last.type == "response.completed"
+            kinds += [item.type for item in last.response.output]
+            calls = [item for item in last.response.output if item.type == "function_call"]
+            if not calls:
+                break
+            before = {"previous_response_id": last.response.id}
+            given = [
+                {
+                    "type": "function_call_output",
+                    "call_id": call.call_id,
+                    "output": json.dumps({"degrees": len(json.loads(call.arguments)["city"])}),
+                }
+                for call in calls
+            ]
+        assert kinds == ["program", *["function_call"] * 3, "program_output", "message"]
+        [output] = [item for item in last.response.output if item.type == "program_output"]
+        assert output.result == "4 4 4"

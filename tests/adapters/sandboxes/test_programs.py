@@ -157,7 +157,7 @@ async def test_programs_of_one_tenant_delay_no_other_tenant() -> None:
     programs = await started(steps=2)
     endless = ProgramSource(code="while (true) {}")
     busy = [asyncio.create_task(run(programs, endless)) for _ in range(4)]
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(50):
         theirs = programs.open("them", ProgramSource(code="return 1"))
         assert await theirs.advance(()) == ProgramStep(result="1")
         assert not all(task.done() for task in busy)

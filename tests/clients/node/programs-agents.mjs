@@ -34,5 +34,11 @@ for (const stream of [false, true]) {
   if (stream) await result.completed;
   assert.equal(result.finalOutput, 'Here it is.');
   assert.deepEqual(asked.sort(), ['Bern', 'Oslo', 'Rome']);
+  // The conversation goes on, with the program in its history, and with another one.
+  const question = { role: 'user', content: script(...turns) };
+  const again = await new Runner().run(agent, [...result.history, question], { stream });
+  if (stream) await again.completed;
+  assert.equal(again.finalOutput, 'Here it is.');
+  assert.equal(asked.length, 6);
 }
 console.log('passed');

@@ -39,6 +39,20 @@ for (const store of [true, false]) {
     const results = (await result.steps).flatMap((step) => step.toolResults);
     const [program] = results.filter((each) => each.toolName === 'program');
     assert.deepEqual(program.output, { result: '4 4 4', status: 'completed' });
+    // The conversation goes on, with the program in its history, and with another one.
+    const { messages } = await result.response;
+    const again = streamText({
+      ...options,
+      prompt: undefined,
+      messages: [
+        { role: 'user', content: script(...turns) },
+        ...messages,
+        { role: 'user', content: script(...turns) },
+      ],
+    });
+    for await (const part of again.fullStream) if (part.type === 'error') throw part.error;
+    assert.equal(await again.text, 'Here it is.', `${mode}, store ${store}, again`);
+    assert.equal(asked.length, 6);
   }
 }
 console.log('passed');
