@@ -222,6 +222,11 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 ),
             ),
             Panel(
+                "Programs",
+                "reqps",
+                (("{{result}}", rate("antiphon_programs_total", "result")),),
+            ),
+            Panel(
                 "Verdicts of guards that let a text not pass",
                 "reqps",
                 (

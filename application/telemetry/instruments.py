@@ -126,6 +126,20 @@ TOOL_SECONDS = Instrument(
     labels=("type", "server", "name"),
     buckets=LONG_S,
 )
+PROGRAMS = Instrument(
+    name="antiphon_programs",
+    kind="counter",
+    help="Programs of models that have ended: ok, or error for one that failed, reached a limit or "
+    "could not go on.",
+    labels=("model", "result"),
+)
+PROGRAM_CALLS = Instrument(
+    name="antiphon_program_calls",
+    kind="histogram",
+    help="Calls of tools that a program has made by its end, those that clients answered included.",
+    labels=("model",),
+    buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000),
+)
 TENANT_RESPONSES = Instrument(
     name="antiphon_tenant_responses",
     kind="counter",

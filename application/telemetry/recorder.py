@@ -26,6 +26,7 @@ from antiphon.domain.responses.metrics import (
     CallResult,
     GuardMetrics,
     Phase,
+    ProgramMetrics,
     ResponseMetrics,
     ToolCallMetrics,
     TurnMetrics,
@@ -134,6 +135,7 @@ class RunRecorder:
             started_at=None if progress is None else progress.started_at,
             turns=(),
             guards=(),
+            programs=(),
         )
         return recorder
 
@@ -319,6 +321,10 @@ class RunRecorder:
     def note_agents(self, agents: tuple[AgentMetrics, ...]) -> None:
         """Record the sub-agents that the response has started."""
         self._metrics = replace(self._metrics, agents=agents)
+
+    def note_program(self, program: ProgramMetrics) -> None:
+        """Record that a program has ended."""
+        self._metrics = replace(self._metrics, programs=(*self._metrics.programs, program))
 
     @property
     def received_at(self) -> float:

@@ -35,6 +35,9 @@ class MeterRuns:
         for each in ended.metrics.guards:
             self._meter.add(i.GUARD_VERDICTS, each.count, (each.guard, each.place, each.verdict))
             self._meter.add(i.GUARD_SECONDS, each.seconds, (each.guard, each.place))
+        for program in ended.metrics.programs:
+            self._meter.add(i.PROGRAMS, 1, (ended.model, program.result))
+            self._meter.observe(i.PROGRAM_CALLS, program.calls, (ended.model,))
         if self._by_tenant:
             self._count_tenant(ended)
 

@@ -42,6 +42,7 @@ from antiphon.application.tools.work import (
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import GuardFailed
 from antiphon.domain.responses.guards import Refuse
+from antiphon.domain.responses.metrics import ProgramMetrics
 from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
 APPROVAL = "mcp_approval"
@@ -282,6 +283,10 @@ class ToolCalls:
     def note_approval_request(self, start: d.CallStart, arguments: str) -> None:
         """Record that the client is asked before a call runs."""
         self._records.approval_requested(start, arguments)
+
+    def note_program(self, program: ProgramMetrics) -> None:
+        """Record that a program has ended, which has made some of the calls."""
+        self._records.recorder.note_program(program)
 
     @asynccontextmanager
     async def run_in_parallel(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -50,6 +51,7 @@ from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.kinds.program import PROGRAM, clock_of
 from antiphon.domain.offers.offer import ToolDefinition
 from antiphon.domain.responses.guards import Refuse
+from antiphon.domain.responses.metrics import ProgramMetrics
 from antiphon.domain.responses.usage import TurnUsage
 from antiphon.domain.tools import ProgrammaticToolCalling, RequestTool, ToolSpec
 
@@ -146,7 +148,7 @@ class ProgramTurn(ModelTurn):
         if was_stopped(program, self._run.earlier):
             why_not = STOPPED
         if self._run.programs is None or why_not is not None:
-            yield _output_of(program, _failed(str(why_not)))
+            yield self._output_of(program, _failed(str(why_not)), len(self._recorded(program, 0)))
             return
         source = ProgramSource(
             code=program.code,
@@ -161,7 +163,7 @@ class ProgramTurn(ModelTurn):
             while (step := await self._take_step(running, outcomes)).calls:
                 matched = self._match(program, step.calls, matched_count)
                 if (refused := await self._find_refused(matched.new)) is not None:
-                    yield await self._end(program, _failed(refused))
+                    yield await self._end(program, _failed(refused), matched_count)
                     return
                 if matched.new:
                     async with aclosing(self._make_calls(program, matched.new)) as batches:
@@ -169,7 +171,7 @@ class ProgramTurn(ModelTurn):
                             yield batch
                     matched = self._match(program, step.calls, matched_count)
                 if matched.mismatch is not None:
-                    yield await self._end(program, _failed(matched.mismatch))
+                    yield await self._end(program, _failed(matched.mismatch), matched_count)
                     return
                 if matched.waits:
                     return
@@ -177,7 +179,7 @@ class ProgramTurn(ModelTurn):
                 matched_count += matched.recorded
             if left := self._recorded(program, matched_count):
                 step = _failed(ended_early(left[0]))
-            yield await self._end(program, step)
+            yield await self._end(program, step, matched_count)
         finally:
             await running.aclose()
 
@@ -208,12 +210,20 @@ class ProgramTurn(ModelTurn):
                 return f"Error: the call of {call.tool.client_name} is not allowed. {why}"
         return None
 
-    async def _end(self, program: Program, step: ProgramStep) -> list[d.Delta]:
+    async def _end(self, program: Program, step: ProgramStep, call_count: int) -> list[d.Delta]:
         """Return the output of a program, as guards let it pass."""
         passed = await self._run.calls.check_output(PROGRAM, step.result)
         if isinstance(passed, Refuse):
-            return _output_of(program, _failed(f"Error: {passed.message}"))
-        return _output_of(program, replace(step, result=passed))
+            return self._output_of(program, _failed(f"Error: {passed.message}"), call_count)
+        return self._output_of(program, replace(step, result=passed), call_count)
+
+    def _output_of(self, program: Program, step: ProgramStep, call_count: int) -> list[d.Delta]:
+        """Return the output of a program that ends, after so many calls, and record the end."""
+        result: Literal["ok", "error"] = "error" if step.is_error else "ok"
+        self._run.calls.note_program(ProgramMetrics(result=result, calls=call_count))
+        status = "incomplete" if step.is_error else "completed"
+        fields = {"status": status, "call_id": program.call_id, "result": step.result}
+        return [d.ToolStart("program_output", fields), d.ToolEnd(status), d.ItemEnd()]
 
     def _recorded(self, program: Program, after: int) -> Sequence[NestedCall]:
         earlier, output = self._run.earlier, self._output
@@ -286,9 +296,3 @@ def _add_caller(caller: Mapping[str, str], delta: d.Delta) -> d.Delta:
 
 def _failed(why: str) -> ProgramStep:
     return ProgramStep(result=why, is_error=True)
-
-
-def _output_of(program: Program, step: ProgramStep) -> list[d.Delta]:
-    status = "incomplete" if step.is_error else "completed"
-    fields = {"status": status, "call_id": program.call_id, "result": step.result}
-    return [d.ToolStart("program_output", fields), d.ToolEnd(status), d.ItemEnd()]

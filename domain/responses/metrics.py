@@ -61,6 +61,14 @@ class GuardMetrics(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class ProgramMetrics(Struct, frozen=True, kw_only=True):
+    """A program that has ended in the response: how, and how many calls it has made, those of
+    earlier responses included."""
+
+    result: Literal["ok", "error"]
+    calls: int
+
+
 class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn, from `started_at` (its prompt is made) to `ended_at` (its tool calls have ended).
 
@@ -131,7 +139,8 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     the last one, and `store_failures` how many of them failed. `agent` is the name of the agent
     that the response is of, if there are several, and `parent_response_id` the response that
     started it. `agents` are the responses of the sub-agents that this one has started. `guards`
-    counts the verdicts of guards.
+    counts the verdicts of guards. `programs` are those of this response's agent, in the order of
+    their ends.
     """
 
     key_id: str = ""
@@ -158,3 +167,4 @@ class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_response_id: str = ""
     agents: tuple[AgentMetrics, ...] = ()
     guards: tuple[GuardMetrics, ...] = ()
+    programs: tuple[ProgramMetrics, ...] = ()

@@ -38,6 +38,7 @@ def _summary(bundle: Json) -> Iterator[str]:
     yield from _facts(response, metrics)
     traces = bundle["turns"]
     yield from _turns(metrics)
+    yield from _programs(metrics)
     yield from _agents(metrics)
     yield from _tool_errors(response.get("output") or ())
     if traces:
@@ -101,6 +102,11 @@ def _turns(metrics: Json) -> Iterator[str]:
             name = f"{call['server']}/{call['name']}" if call.get("server") else call["name"]
             result = call.get("result") or "running"
             yield f"  {call['type']} {name}: {result} after {call.get('seconds', 0):.3f} s"
+
+
+def _programs(metrics: Json) -> Iterator[str]:
+    for program in metrics.get("programs") or ():
+        yield f"program: {program['result']} after {program['calls']} calls"
 
 
 def _agents(metrics: Json) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -20,6 +21,7 @@ from tests.http.conftest import create, script, stream, wait_until
 from tests.http.resources.test_webhooks import listening, settings
 from tests.security.support.raw_clients import connect, read_until_closed
 from tests.support import fake_mcp_server
+from tests.support.programs import ODD, PROGRAMS, answers, asked, function
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
@@ -31,6 +33,7 @@ from antiphon.entrypoints.wiring.transport import MAX_ADMIN_CONNECTIONS
 pytestmark = pytest.mark.slow
 
 MODEL = "scripted-chat"
+HAS_SANDBOX = shutil.which("bwrap") is not None
 
 
 class Metrics:
@@ -71,7 +74,7 @@ def metered(
     serve_odd_tools: Callable[..., AbstractContextManager[httpx.Client]],
 ) -> Iterator[httpx.Client]:
     allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
-    with serve_odd_tools(metrics=True, **allowed) as client:
+    with serve_odd_tools(metrics=True, programs=HAS_SANDBOX, **allowed) as client:
         yield client
 
 
@@ -166,6 +169,29 @@ def test_calls_are_counted_by_tool_and_result(client: httpx.Client, metrics: Met
     assert metrics.has(1, "antiphon_tool_calls_total", **tool, name="boom", result="error")
     assert metrics.has(1, "antiphon_tool_call_duration_seconds_count", **tool, name="say")
     assert metrics.value("antiphon_tool_calls_total", name="tools/list", result="ok") >= 1
+
+
+@pytest.mark.skipif(not HAS_SANDBOX, reason="there is no bwrap here")
+def test_a_program_is_counted_where_it_ends_with_all_of_its_calls(
+    client: httpx.Client, metrics: Metrics, model: str
+) -> None:
+    code = """
+        const [said] = await Promise.all([tools.odd__say({ words: 1 }), tools.stock({})]);
+        await tools.odd__say({ words: 2 });
+        throw new Error(said);
+    """
+    body = {"model": model, "tools": [PROGRAMS, ODD, function()], "include": ["metrics"]}
+    waiting = create(client, **body, input=[asked(code)])
+    assert "programs" not in waiting["metrics"]
+    assert metrics.has(0, "antiphon_programs_total", model=model)
+    outputs = answers(waiting, "one")
+    ended = create(client, **body, input=outputs, previous_response_id=waiting["id"])
+    assert ended["metrics"]["programs"] == [{"result": "error", "calls": 3}]
+    create(client, **body, input=[asked("return 1")])
+    for result in ("ok", "error"):
+        assert metrics.has(1, "antiphon_programs_total", model=model, result=result)
+    assert metrics.has(2, "antiphon_program_calls_count", model=model)
+    assert metrics.has(3, "antiphon_program_calls_sum", model=model)
 
 
 def test_no_name_that_a_client_chose_is_a_label(client: httpx.Client, metrics: Metrics) -> None:
