@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Step, Steps
+from antiphon.application.ports import Step, Steps, WrittenPart
 
 STEPS_AT_ONCE = 128
 """Steps that are repeated before other tasks may run: they take some 1 ms."""
@@ -17,9 +17,10 @@ STEPS_AT_ONCE = 128
 class ResumedSteps(Steps):
     """Repeats the steps that were `written`, then reads `live`; None if the turn is whole."""
 
-    def __init__(self, written: Sequence[Step], live: Steps | None = None) -> None:
-        self._written = written
-        self.written_tokens = len(token_ids_of(written))
+    def __init__(self, written: WrittenPart, live: Steps | None = None) -> None:
+        self._written = written.steps
+        self.input_tokens = written.input_tokens
+        self.written_tokens = len(token_ids_of(written.steps))
         self.live = live
         self._steps = self._iterate()
 

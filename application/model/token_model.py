@@ -50,6 +50,7 @@ from antiphon.application.ports import (
     TurnFacts,
     TurnTranscript,
     Weights,
+    WrittenPart,
 )
 from antiphon.application.support.loop_portions import LoopPortions
 from antiphon.domain.bounds import MAX_COUNT
@@ -174,7 +175,9 @@ class TokenModel(Model):
             prompt = await self._render_whole(turn)
         if admit is not None:
             await admit(len(prompt.token_ids))
-        written = () if turn.progress is None else self._begin(turn, len(prompt.token_ids))
+        written = WrittenPart()
+        if turn.progress is not None:
+            written = self._begin(turn, len(prompt.token_ids))
         turn_format = self._format_of(turn)
         parser = turn_format.make_parser(turn, prompt)
         read = parser
@@ -230,7 +233,7 @@ class TokenModel(Model):
             answer,
             turn,
             prompt,
-            await self._start_steps(turn, prompt, sampling, (), request_id),
+            await self._start_steps(turn, prompt, sampling, WrittenPart(), request_id),
             deadlines=self._deadlines,
             max_tokens=1,
         )
@@ -242,8 +245,8 @@ class TokenModel(Model):
         (usage,) = run.tokens_used()
         return Weights(logs=answer.logs, usage=usage)
 
-    def _begin(self, turn: Turn, input_tokens: int) -> Sequence[Step]:
-        """Return the steps of the turn that another server has written. Raises: CannotResume."""
+    def _begin(self, turn: Turn, input_tokens: int) -> WrittenPart:
+        """Return what another server has written of the turn. Raises: CannotResume."""
         assert turn.progress is not None
         return turn.progress.begin(
             f"{self.format_name} {self.names[0]}",
@@ -257,15 +260,16 @@ class TokenModel(Model):
         turn: Turn,
         prompt: Prompt,
         sampling: Sampling,
-        written: Sequence[Step],
+        written: WrittenPart,
         request_id: str,
     ) -> Steps:
         """Admit the run in the engine, unless the turn was written whole already."""
-        tokens = token_ids_of(written) if written else ()
-        if written and written[-1].finish is not None:
+        known = written.steps
+        tokens = token_ids_of(known) if known else ()
+        if known and known[-1].finish is not None:
             return ResumedSteps(written)
         if tokens and sampling.max_tokens is not None and len(tokens) >= sampling.max_tokens:
-            return ResumedSteps([*written, replace(written[-1], **CUT_OFF)])
+            return ResumedSteps(replace(written, steps=[*known, replace(known[-1], **CUT_OFF)]))
         request = EngineRequest(
             request_id=request_id,
             model=turn.model,
@@ -285,7 +289,7 @@ class TokenModel(Model):
         else:
             first_token = self._format.text(prompt.token_ids[:1])
             steps = await prompt_scores.generate(self._engine, request, first_token=first_token)
-        return ResumedSteps(written, steps) if written else steps
+        return ResumedSteps(written, steps) if known else steps
 
     def _sampling_of(self, turn: Turn, prompt: Prompt, turn_format: Format) -> Sampling:
         free_tokens = self._engine.context_length - len(prompt.token_ids)
@@ -370,8 +374,10 @@ class TokenTurn(SelfBoundedTurn):
         self._stop_strings = stop_strings
         self._deadlines = deadlines
         self._bound = OutputBound(max_tokens=MAX_COUNT if max_tokens is None else max_tokens)
-        prompt_tokens = len(prompt.token_ids)
-        self._known_tokens = prompt_tokens if turn.known_tokens is None else turn.known_tokens
+        self._input_tokens = (
+            steps.input_tokens if isinstance(steps, ResumedSteps) else len(prompt.token_ids)
+        )
+        self._known_tokens = self._input_tokens if turn.known_tokens is None else turn.known_tokens
         self._output: list[int] = []
         self._cached_tokens = 0
         self._came_at_once = False
@@ -453,11 +459,11 @@ class TokenTurn(SelfBoundedTurn):
     def tokens_used(self) -> Sequence[TurnUsage]:
         return [
             TurnUsage(
-                input=len(self._prompt.token_ids),
+                input=self._input_tokens,
                 cached=self._cached_tokens,
                 output=len(self._output),
                 reasoning=self._parser.reasoning_tokens,
-                tool_output=max(0, len(self._prompt.token_ids) - self._known_tokens),
+                tool_output=max(0, self._input_tokens - self._known_tokens),
             )
         ]
 

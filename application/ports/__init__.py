@@ -84,6 +84,7 @@ from antiphon.application.ports.model import (
     TurnProgress,
     TurnTranscript,
     Weights,
+    WrittenPart,
 )
 from antiphon.application.ports.programs import (
     CallOutcome,
@@ -276,5 +277,6 @@ __all__ = [
     "WebhookDelivery",
     "Weights",
     "WriteBatch",
+    "WrittenPart",
     "json_of_sampling",
 ]

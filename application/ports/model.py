@@ -31,17 +31,26 @@ from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.domain.vocabulary.repairs import Repair
 
 
+class WrittenPart(Struct, frozen=True):
+    """The steps of a turn that a server has written that is gone, and the length of the prompt that
+    the turn began with, in tokens."""
+
+    steps: Sequence[Step] = ()
+    input_tokens: int = 0
+
+
 class TurnProgress(Protocol):
     """The part of a turn that a model has written, for a server that goes on with the turn."""
 
     @abstractmethod
     def begin(
         self, model: str, input_tokens: int, *, resumes: bool = True, trims: bool = False
-    ) -> Sequence[Step]:
-        """Record that `model` writes the turn, and return the steps that it has written already.
+    ) -> WrittenPart:
+        """Record that `model` writes the turn, and return what it has written of it already.
 
-        `input_tokens` is the length of the prompt. The steps come from a server that is gone. If
-        the last of them has `finish`, the turn is whole. `resumes`: the model can go on after them;
+        `input_tokens` is the length of the prompt. A server that goes on may write the prompt
+        otherwise, but what counts is that of the one that began. If the last of the steps has
+        `finish`, the turn is whole. `resumes`: the model can go on after them;
         if not, it begins again, unless readers have seen some of the turn. `trims`: steps without
         text at the end are left out, as the start of a character. Raises: CannotResume if another
         model has written what readers have seen.

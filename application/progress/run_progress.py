@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.application.ports import Step, TurnProgress
+from antiphon.application.ports import Step, TurnProgress, WrittenPart
 from antiphon.application.progress.records import (
     AnyRecord,
     CallEnded,
@@ -228,7 +228,7 @@ class RecordedTurn(TurnProgress):
 
     def begin(
         self, model: str, input_tokens: int, *, resumes: bool = True, trims: bool = False
-    ) -> Sequence[Step]:
+    ) -> WrittenPart:
         self.flush()
         stored, self._stored = self._stored, None
         steps = stored.steps if stored is not None else []
@@ -243,10 +243,12 @@ class RecordedTurn(TurnProgress):
             steps = []
         elif trims:
             steps = _without_silent_end(steps)
-        if stored is None or not can_go_on or len(steps) < len(stored.steps):
+        if stored is not None and steps:
+            input_tokens = stored.input_tokens
+        if stored is None or not steps or len(steps) < len(stored.steps):
             self._run.add(TurnBegun(self._number, model, len(steps), input_tokens))
         self._repeated = len(steps)
-        return steps
+        return WrittenPart(steps, input_tokens)
 
     def add(self, step: Step) -> None:
         if self._repeated:

@@ -40,7 +40,7 @@ from antiphon.adapters.upstreams.client import EventStream, UpstreamClient, Upst
 from antiphon.application.model.output_bounds import MAX_COUNTED_CONTEXTS, bound_of
 from antiphon.application.model.stalls import TokenDeadlines
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Step, Turn
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, WrittenPart
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import EngineDead, RequestError, SettingsError, input_too_long
 from antiphon.domain.json import Json
@@ -177,9 +177,9 @@ class ChatCompletionsModel(Model):
             await admit(counted.tokens)
         turn = counted.turn
         written = self._begin(turn, counted.tokens)
-        opening = None if written else await self._start_opening(counted)
+        opening = None if written.steps else await self._start_opening(counted)
         meter = UsageMeter(
-            counted.tokens,
+            written.input_tokens,
             turn.known_tokens,
             max_tokens=MAX_COUNTED_CONTEXTS * self.context_length,
         )
@@ -198,17 +198,17 @@ class ChatCompletionsModel(Model):
             meter,
             deadlines=self._deadlines,
             on_end=self._note_end,
-            written=written,
+            written=written.steps,
         )
 
-    def _begin(self, turn: Turn, input_tokens: int) -> Sequence[Step]:
+    def _begin(self, turn: Turn, input_tokens: int) -> WrittenPart:
         """Return the events of a turn that another server has read whole; else it begins again.
 
         Few of these servers can go on after the start of an answer, and none says that it can.
         Raises: CannotResume.
         """
         if turn.progress is None:
-            return ()
+            return WrittenPart((), input_tokens)
         model = f"chat completions {self._names[0]}"
         return turn.progress.begin(model, input_tokens, resumes=False)
 

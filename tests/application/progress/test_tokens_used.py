@@ -10,6 +10,7 @@ from antiphon.application.progress.records import (
     TurnBegun,
     TurnEnded,
     TurnSteps,
+    decode_records,
     to_rows,
 )
 from antiphon.application.progress.run_progress import RunProgress
@@ -62,3 +63,24 @@ WHOLE = TurnUsage(input=9, cached=4, output=5, reasoning=2, tool_output=1)
 )
 def test_recorded_turns_have_used_tokens(records: list[AnyRecord], used: list[TurnUsage]) -> None:
     assert [*RunProgress(records).tokens_used()] == used
+
+
+@pytest.mark.parametrize(
+    ("records", "model", "input_tokens"),
+    [
+        ([], "a", 12),
+        ([TurnBegun(0, "a", 0, 9), TWO], "a", 9),
+        # Nothing of the turn is kept, so it begins again.
+        ([TurnBegun(0, "a", 0, 9)], "a", 12),
+        ([TurnBegun(0, "a", 0, 9), TWO], "b", 12),
+    ],
+)
+def test_a_turn_that_goes_on_counts_the_prompt_that_it_began_with(
+    records: list[AnyRecord], model: str, input_tokens: int
+) -> None:
+    progress = RunProgress(records)
+    written = progress.open_turn().begin(model, 12)
+    assert written.input_tokens == input_tokens
+    records += decode_records(progress.take() or b"[]")
+    [used] = RunProgress(records).tokens_used()
+    assert used.input == input_tokens
