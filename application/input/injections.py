@@ -13,11 +13,13 @@ from antiphon.domain.items import answered_call_id
 class Injections:
     """The injected outputs of one response, which waits for them in `wait`.
 
-    Those that it has not taken have at most `max_bytes`.
+    Those that it has not taken have at most `max_bytes`. Without `has_client`, none come: this
+    server goes on with a run that has taken some from a client of another one.
     """
 
-    def __init__(self, *, max_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, has_client: bool = True) -> None:
         self._max_bytes = max_bytes
+        self.has_client = has_client
         self._open_calls: set[str] = set()
         self._entries: list[Entry] = []
         self._changed = asyncio.Event()

@@ -151,7 +151,13 @@ class PrepareResponse:
             turns=turns,
             recorder=recorder,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.write(caller, body, charge, submission.agent)
+            job=await self._jobs.write(
+                caller,
+                body,
+                charge,
+                submission.agent,
+                takes_outputs=submission.injections is not None,
+            )
             if is_durable and body
             else None,
             charge=charge,

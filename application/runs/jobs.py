@@ -22,12 +22,16 @@ from antiphon.domain.requests.request import CreateResponse
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A job that has been read: the run starts with it."""
+    """A job that has been read: the run starts with it.
+
+    `takes_outputs`: the client that asked for it may have injected some.
+    """
 
     request: CreateResponse
     charge: RunCharge | None = None
     policy: KeyPolicy = FULL_ACCESS
     agent: AgentPlace | None = None
+    takes_outputs: bool = False
 
     @property
     def agent_name(self) -> str | None:
@@ -36,13 +40,14 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class _Sealed(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A job whose run has a charge or is a sub-agent's, or whose key has limited rights; of others,
-    the body is all."""
+    """A job whose run has a charge, is a sub-agent's or takes outputs, or whose key has limited
+    rights; of others, the body is all."""
 
     charge: RunCharge | None
     body: Raw
     policy: KeyPolicy = FULL_ACCESS
     agent: AgentPlace | None = None
+    takes_outputs: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -62,10 +67,13 @@ class Jobs:
         body: bytes,
         charge: RunCharge | None = None,
         agent: AgentPlace | None = None,
+        *,
+        takes_outputs: bool = False,
     ) -> bytes:
         """Return the sealed job of a request; `body` has been decoded before."""
-        if charge is not None or agent is not None or caller.policy != FULL_ACCESS:
-            body = _encode(_Sealed(charge, Raw(body), caller.policy, agent))
+        sealed = _Sealed(charge, Raw(body), caller.policy, agent, takes_outputs)
+        if sealed != _Sealed(None, sealed.body):
+            body = _encode(sealed)
         return await run_in_thread(len(body), self._seal_body, caller.tenant, body)
 
     async def read(self, tenant: str, job: bytes) -> Job:
@@ -89,4 +97,10 @@ class Jobs:
             return Job(request=decode_request(body.encode()).request)
         sealed = _decode(body)
         request = decode_request(bytes(sealed.body)).request
-        return Job(request=request, charge=sealed.charge, policy=sealed.policy, agent=sealed.agent)
+        return Job(
+            request=request,
+            charge=sealed.charge,
+            policy=sealed.policy,
+            agent=sealed.agent,
+            takes_outputs=sealed.takes_outputs,
+        )

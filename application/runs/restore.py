@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.application.input.from_request import wants_logprobs
+from antiphon.application.input.injections import Injections
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.submission import Submission
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
@@ -259,6 +260,7 @@ class RestoreRun:
             context=RequestContext(trace_headers=recorder.trace_headers),
             agent=job.agent,
             may_have_agents=True,  # the server that took the request has asked
+            injections=Injections(max_bytes=0, has_client=False) if job.takes_outputs else None,
         )
         guards = self._plan_turns.open_guards(submission, recorder)
         prepare = partial(prepare_guarded, self._prepare_turn, submission, guards)

@@ -38,7 +38,7 @@ from antiphon.application.runs.diagnose_cache import (
     is_answer,
 )
 from antiphon.application.telemetry.trace_context import TRACE_HEADERS
-from antiphon.application.tools.agents.sub_agents import Recall, SubAgents
+from antiphon.application.tools.agents.sub_agents import SubAgents
 from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
@@ -241,9 +241,9 @@ class Turns:
                     yield further_turn
             while (agents := plan.agents) is not None:
                 if agents.are_active:
-                    yield JoiningTurn(agents, self._calls.recall, after=last_turn)
-                elif agents.may_go_on:
-                    yield ClientTurn(agents, self._calls.recall, after=last_turn)
+                    yield JoiningTurn(agents.join(self._calls.recall), after=last_turn)
+                elif agents.client_outputs.may_go_on:
+                    yield JoiningTurn(agents.await_client(self._calls.recall), after=last_turn)
                 else:
                     return
 
@@ -287,8 +287,8 @@ class Turns:
                 yield OutOfBudgetTurn("content_filter", after=last_turn)
                 return
             new_items, is_answered = output[first_item:], False
-            if open_calls(new_items) and agents is not None and agents.takes_outputs:
-                last_turn = ClientTurn(agents, self._calls.recall, after=last_turn)
+            if open_calls(new_items) and agents is not None and agents.client_outputs.may_come:
+                last_turn = JoiningTurn(agents.await_client(self._calls.recall), after=last_turn)
                 yield last_turn
                 if programs := self._programs.turn(output, offer.program_specs, first_item):
                     yield programs
@@ -402,15 +402,15 @@ class Turns:
 
 
 class JoiningTurn(ModelTurn):
-    """Waits for the sub-agents that still work when the model has ended, and shows what they do."""
+    """Waits while the model does not write, and shows what comes: of the sub-agents that still
+    work, or of the client, which may inject outputs."""
 
-    def __init__(self, agents: SubAgents, recall: Recall, *, after: ModelTurn) -> None:
-        self._agents = agents
-        self._recall = recall
+    def __init__(self, batches: AsyncGenerator[list[Delta]], *, after: ModelTurn) -> None:
+        self._batches = batches
         self._after = after
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
-        async with aclosing(self._agents.join(self._recall)) as batches:
+        async with aclosing(self._batches) as batches:
             async for batch in batches:
                 yield batch
         yield [TurnEnd("stop", TurnUsage())]
@@ -423,16 +423,6 @@ class JoiningTurn(ModelTurn):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._after.messages()
-
-
-class ClientTurn(JoiningTurn):
-    """Waits for outputs that the client may inject, and shows them."""
-
-    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
-        async with aclosing(self._agents.await_client(self._recall)) as batches:
-            async for batch in batches:
-                yield batch
-        yield [TurnEnd("stop", TurnUsage())]
 
 
 class OutOfBudgetTurn(ModelTurn):

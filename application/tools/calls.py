@@ -45,6 +45,9 @@ from antiphon.domain.responses.guards import Refuse
 from antiphon.domain.responses.metrics import ProgramMetrics
 from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
+Recall = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Returns the JSON value that a function returns, or has returned on an earlier server."""
+
 APPROVAL = "mcp_approval"
 TOO_MANY_CALLS = "This call was not run: the response has made the max_tool_calls that it may make."
 NO_ANSWER = (

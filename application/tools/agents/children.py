@@ -31,6 +31,9 @@ AGENT_MESSAGE = "agent_message"
 JOIN_EVERY = 256
 """Deltas of an item that is not complete are kept until they are so many, and then joined."""
 
+POLL_S = 0.25
+"""The longest time between two looks at what sub-agents have written."""
+
 Status = Literal["running", "waiting", "completed", "incomplete", "failed", "cancelled", "deleted"]
 """`waiting`: the client must answer a call of the agent, or of one under it."""
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,11 +17,17 @@ from msgspec import Raw, Struct
 from antiphon.application.input.submission import AgentPlace, Submission
 from antiphon.application.ports import NewId
 from antiphon.application.telemetry.recorder import RunRecorder
-from antiphon.application.tools.agents.children import AGENT_MESSAGE, Children, SubAgent
+from antiphon.application.tools.agents.children import (
+    AGENT_MESSAGE,
+    POLL_S,
+    Children,
+    SubAgent,
+)
+from antiphon.application.tools.agents.client_outputs import ClientOutputs
 from antiphon.application.tools.agents.registry import AgentLimits, AgentRegistry, TreeIsFull
 from antiphon.application.tools.agents.requests import forked, submission_of_child, task_message
 from antiphon.application.tools.agents.runs import AgentRuns
-from antiphon.application.tools.calls import ToolCaller
+from antiphon.application.tools.calls import Recall, ToolCaller
 from antiphon.application.tools.work import INTERNAL_ERROR, WorkOutput
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -47,9 +51,6 @@ from antiphon.domain.responses.traces import TracedDelta, from_traced, to_traced
 
 logger = logging.getLogger("antiphon.agents")
 
-POLL_S = 0.25
-"""The longest time between two looks at what sub-agents have written."""
-
 LOOKS_ABOVE = 5
 """How often an unknown agent is looked for in the log of the response above."""
 
@@ -61,14 +62,8 @@ CALL_MARGIN_S = 5.0
 
 RETRY_S = 1.0
 
-INJECT_S = 30.0
-"""How long a response waits for outputs that its client may inject, when nothing else goes on."""
-
 DEFAULT_CONCURRENT = 3
 """`max_concurrent_subagents` of a request that does not set it."""
-
-Recall = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Returns the JSON value that a function returns, or has returned on an earlier server."""
 
 
 class CannotAct(Exception):
@@ -113,6 +108,14 @@ class SubAgents(ToolCaller):
             parent_id=submission.response_id,
         )
         self._output: Sequence[i.AnyItem] = ()
+        self.client_outputs = ClientOutputs(
+            submission.injections,
+            self._children,
+            tools.new_id,
+            conversation,
+            lambda: self._output,
+            self._continue,
+        )
         self._order: dict[str, asyncio.Event] = {}
         self._waiting_call: d.CallStart | None = None
         self._mail_number = -1
@@ -208,94 +211,23 @@ class SubAgents(ToolCaller):
         """Yield what sub-agents still write, until none of them works."""
         while self.are_active:
             traced: Sequence[TracedDelta] = await recall(self._read_next)
-            deltas = [*map(from_traced, traced)]
-            self._children.note(deltas)
-            self._record()
-            yield deltas
+            yield self._note_read([*map(from_traced, traced)])
+
+    async def await_client(self, recall: Recall) -> AsyncGenerator[list[d.Delta]]:
+        """Yield the outputs that the client injects, and what sub-agents do meanwhile."""
+        async with aclosing(self.client_outputs.read(recall)) as batches:
+            async for deltas in batches:
+                yield self._note_read(deltas)
+
+    def _note_read(self, deltas: list[d.Delta]) -> list[d.Delta]:
+        self._children.note(deltas)
+        self._record()
+        return deltas
 
     async def _read_next(self) -> list[TracedDelta]:
         while not (deltas := await self._children.read()):
             await self._children.wait(POLL_S)
         return [*map(to_traced, deltas)]
-
-    # --- the client's outputs ---------------------------------------------------------------------
-
-    @property
-    def takes_outputs(self) -> bool:
-        """Whether the client may still inject outputs of its tools."""
-        injections = self._submission.injections
-        return injections is not None and not injections.is_closed
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether a call is open that the client may answer, or a sub-agent waits although all of
-        its calls are answered: the client may be faster than the end of the agent's response."""
-        if self._submission.injections is None:
-            return False
-        return (self.takes_outputs and bool(h.open_calls(self._output))) or any(self._answered(()))
-
-    async def await_client(self, recall: Recall) -> AsyncGenerator[list[d.Delta]]:
-        """Yield the outputs that the client injects, and what sub-agents do meanwhile, until no
-        call of the client is open. It may take INJECT_S; then the response takes no more."""
-        end_at = asyncio.get_running_loop().time() + INJECT_S
-        while self.may_go_on:
-            traced: Sequence[TracedDelta] = await recall(partial(self._next_output, end_at))
-            if not traced:
-                return
-            deltas = [*map(from_traced, traced)]
-            self._children.note(deltas)
-            self._record()
-            yield deltas
-
-    async def _next_output(self, end_at: float) -> list[TracedDelta]:
-        injections = self._submission.injections
-        assert injections is not None
-        may_resume = True  # what was read last may be the end of a response with answered calls
-        while True:
-            deltas = [delta for each in injections.take() for delta in self._to_deltas(each)]
-            if deltas or may_resume:
-                deltas += await self._resume_answered(deltas)
-                may_resume = False
-            deltas += await self._children.read()
-            if deltas:
-                return [*map(to_traced, deltas)]
-            remaining_s = end_at - asyncio.get_running_loop().time()
-            if remaining_s <= 0 or injections.is_closed:
-                injections.close()
-                return []
-            await injections.wait(min(POLL_S, remaining_s))
-
-    def _to_deltas(self, output: Entry) -> list[d.Delta]:
-        """Return the output as an item of the response, under an id of this server's."""
-        prefix = i.ID_PREFIXES[type(output.item)]
-        item: Any = msgspec.structs.replace(
-            output.item,
-            id=self._tools.new_id(prefix),
-            agent=msgspec.UNSET,
-            status="completed",
-        )
-        events = (e.ItemAdded(output_index=0, item=item), e.ItemDone(output_index=0, item=item))
-        return [d.AgentUpdate("", events=tuple(map(msgspec.to_builtins, events))), d.ItemEnd()]
-
-    def _answered(self, injected: Sequence[Entry]) -> Iterator[tuple[SubAgent, list[Entry]]]:
-        """Yield those sub-agents that wait of which no call is open any more, and their items."""
-        waiting = self._children.waiting
-        entries = [*self._conversation, *map(entry, self._output), *injected] if waiting else ()
-        for child in waiting:
-            own = [*h.entries_under(entries, child.name)]
-            if not h.open_calls([each.item for each in own]):
-                yield child, own
-
-    async def _resume_answered(self, deltas: Sequence[d.Delta]) -> list[d.Delta]:
-        """Let those sub-agents go on of which no call is open any more."""
-        items = [each.events[-1]["item"] for each in deltas if isinstance(each, d.AgentUpdate)]
-        injected = [entry(msgspec.convert(item, i.AnyItem)) for item in items]
-        resumed: list[d.Delta] = []
-        for child, own in [*self._answered(injected)]:
-            response_id = self._children.id_going_on(child)
-            await self._continue(child.name, response_id, own)
-            resumed.append(d.AgentUpdate(response_id))
-        return resumed
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.support.replicas import LEASE_S, replicas, wait_for
+from tests.faults.support.replicas import LEASE_S, frames_of, replicas, stream, wait_for
 from tests.faults.support.simulation import (
     Clients,
     SimulatedLoop,
@@ -23,7 +23,12 @@ from tests.faults.support.simulation import (
     make_app,
 )
 from tests.golden.test_golden_flows import check_order
+from tests.http.tools.test_multi_agent import BETA as BETA_HEADER
+from tests.http.tools.test_multi_agent import GO
+from tests.http.wire.test_injecting import Injector
+from tests.http.wire.websocket_client import url_of
 from tests.support.machine_speed import slowness
+from websockets.sync.client import connect
 
 from antiphon.adapters.stores.memory.store import MemoryStore
 
@@ -234,3 +239,53 @@ def _all_responses(api: str) -> list[Json]:
         if not page["has_more"]:
             return found
         after = {"after": page["last_id"]}
+
+
+# --- with a client that injects -------------------------------------------------------------------
+
+
+def test_a_response_goes_on_with_the_outputs_that_a_client_had_injected(
+    tmp_path: Path, shared_store: list[str]
+) -> None:
+    agents = [
+        spawn(name, {"call": "go"}, {"say": f"{name} went.", "delay": 1.0})
+        for name in ("north", "south")
+    ]
+    wait = {"call": "wait_agent"}
+    with replicas(tmp_path, *shared_store) as (victim, other):
+        with connect(url_of(victim), proxy=None, additional_headers=BETA_HEADER) as connection:
+            client = Injector(connection, "scripted-chat")
+            turns = (agents, wait, wait, wait, {"say": "All went."})
+            response_id, (first, second) = client.begin(*turns, calls=2)
+            assert client.inject(response_id, first)["type"] == "response.inject.created"
+            while client.event().get("item", {}).get("type") != "function_call_output":
+                pass
+            victim.kill()
+        limit_s = LEASE_S + 30 * slowness()
+        ended = wait_for(lambda: _over([other], response_id), limit_s=limit_s)
+        assert ended["status"] == "completed", ended["error"]
+        agents_of = {
+            item["call_id"]: item["agent"]["agent_name"].rpartition("/")[2]
+            for item in ended["output"]
+            if item["type"] == "function_call"
+        }
+        assert _texts_of(ended) == [f"{agents_of[first]} went."]
+        told = [
+            json.loads(frame.partition(b"data: ")[2])
+            for frame in frames_of(stream(other.api, response_id)).values()
+        ]
+        check_order(told)
+        body = {
+            "model": client.model,
+            "input": [{"type": "function_call_output", "call_id": second, "output": "Go."}],
+            "previous_response_id": response_id,
+            "multi_agent": {"enabled": True},
+            "tools": [GO],
+        }
+        answer = httpx.post(f"{other.api}/responses", json=body, headers=BETA_HEADER, timeout=30)
+        assert _texts_of(answer.json()) == [f"{agents_of[second]} went.", "All went."]
+
+
+def _texts_of(response: Json) -> list[str]:
+    items = response["output"]
+    return [item["content"][0]["text"] for item in items if item["type"] == "message"]
