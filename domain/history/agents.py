@@ -135,3 +135,14 @@ def answered_children(items: Sequence[i.Item], agent: str) -> list[str]:
         if child is not None:
             goes_on[child] = agent_of(item) is None and _is_answer(item)
     return [child for child, is_answered in goes_on.items() if is_answered]
+
+
+def is_starting(items: Sequence[i.Item], agent: str) -> bool:
+    """Return whether the one that has started `agent` may start others in the same turn, by the
+    items that its response has so far."""
+    parent = parent_of(agent)
+    for item in reversed(items):
+        if agent_of(item) == parent and not isinstance(item, i.AgentMessage):
+            actions = (i.MultiAgentCall, i.MultiAgentCallOutput)
+            return isinstance(item, actions) and item.action == "spawn_agent"
+    return True

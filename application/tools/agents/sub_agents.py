@@ -54,6 +54,9 @@ logger = logging.getLogger("antiphon.agents")
 LOOKS_ABOVE = 5
 """How often an unknown agent is looked for in the log of the response above."""
 
+STARTING_S = 30.0
+"""How long one is looked for that the response above may be about to start."""
+
 PARENT_POLL_S = 1.0
 """The longest time that a sub-agent works on after the response that started it has ended."""
 
@@ -397,19 +400,24 @@ class SubAgents(ToolCaller):
     async def _is_above(self, name: str) -> bool:
         """Return whether the response above has given this agent a task.
 
-        Agents that start together may run before the log above says so.
+        Agents that start together may run before the log above says so; long before, if the server
+        of that response was killed meanwhile.
         """
         assert self._place is not None
-        for _ in range(LOOKS_ABOVE):
+        now = asyncio.get_running_loop().time
+        end_at = now() + min(STARTING_S, self._tools.call_s - CALL_MARGIN_S)
+        items: list[i.AnyItem] = []
+        number, looks = -1, 0
+        while looks < LOOKS_ABOVE or (h.is_starting(items, self.name) and now() < end_at):
             try:
-                events = await self._tools.runs.read(self._tenant, self._place.parent_id, -1)
+                events = await self._tools.runs.read(self._tenant, self._place.parent_id, number)
             except NotFound:
                 return False
-            messages = (event.item for event in events if isinstance(event, e.ItemDone))
-            if any(
-                isinstance(each, i.AgentMessage) and each.recipient == name for each in messages
-            ):
+            number = events[-1].sequence_number if events else number
+            items += (event.item for event in events if isinstance(event, e.ItemDone))
+            if any(isinstance(each, i.AgentMessage) and each.recipient == name for each in items):
                 return True
+            looks += 1
             await asyncio.sleep(POLL_S)
         return False
 
