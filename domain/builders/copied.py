@@ -24,7 +24,8 @@ def join_deltas(events: Iterable[Event]) -> list[Event]:
     """
     joined: list[Event] = []
     for place, group in groupby(events, _place_of):
-        first, *others = deltas = [*group]
+        deltas: list[Any] = [*group]
+        first, *others = deltas
         if place is None or not others:
             joined += deltas
         else:

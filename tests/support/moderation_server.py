@@ -18,8 +18,8 @@ WORDS = {"violence": "xyzzy", "violence/graphic": "plugh", "illicit": "abracadab
 
 
 class FakeModerations:
-    """Records requests. If `answer` (status, body) is set, sends it; `write` answers in a way of its
-    own. Waits for `go_on`; whoever clears it sets it again."""
+    """Records requests. If `answer` (status, body) is set, sends it; `write` answers otherwise.
+    Waits for `go_on`; whoever clears it sets it again."""
 
     def __init__(self) -> None:
         self.answer: tuple[int, bytes] | None = None

@@ -176,7 +176,7 @@ async def test_a_program_that_is_left_ends_with_its_process() -> None:
     await programs.aclose()
 
 
-# --- texts of all sizes ----------------------------------------------------------------------------
+# --- texts of all sizes ---------------------------------------------------------------------------
 
 
 async def test_arguments_stay_text_whatever_they_hold() -> None:
