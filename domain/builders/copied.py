@@ -25,8 +25,8 @@ def join_deltas(events: Iterable[Event]) -> list[Event]:
     joined: list[Event] = []
     for place, group in groupby(events, _place_of):
         deltas: list[Any] = [*group]
-        first, *others = deltas
-        if place is None or not others:
+        first = deltas[0]
+        if place is None or len(deltas) == 1:
             joined += deltas
         else:
             changes: dict[str, Any] = {"delta": "".join(each.delta for each in deltas)}
