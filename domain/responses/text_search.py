@@ -54,7 +54,8 @@ class Piece(Struct, frozen=True):
 class TextSearch(Struct, frozen=True):
     """Words that must all be in the texts of a response: anywhere, whatever their case.
 
-    `words` are in lower case. Nothing in them has another meaning than itself.
+    `words` are in lower case. Nothing in them has another meaning than itself. A store may miss
+    the six letters that are a second capital of another, such as the sign for Kelvin.
     """
 
     words: tuple[str, ...]
