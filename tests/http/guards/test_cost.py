@@ -1,4 +1,4 @@
-"""What guards cost where there are none: calls of functions, as a count is the same each time."""
+"""What guards cost where there are none: calls of functions, since a count is always the same."""
 
 from __future__ import annotations
 
