@@ -105,8 +105,9 @@ test-stores: $(VENV)/ready $(VENV_S3)/ready
 test-docs: $(VENV)/ready
 	$(call pytest,$(VENV),$(SIDE_BY_SIDE) -m docs -rs $(call marked,docs))
 
-# ANTIPHON_TEST_KILLS says how many servers are killed on each store, ANTIPHON_TEST_ROLLING_S for how
-# many seconds they are replaced.
+# ANTIPHON_TEST_KILLS says how many servers are killed on each store, ANTIPHON_TEST_STORM_RUNS how many
+# runs of agents and programs that must survive, ANTIPHON_TEST_ROLLING_S for how many seconds servers
+# are replaced.
 test-faults: $(VENV)/ready $(VENV_S3)/ready
 	$(call pytest,$(VENV),--numprocesses 2 --dist loadfile -m faults \
 		$(call marked,faults,$(addprefix --exclude ,$(notdir $(TIMED)))) -rs)

@@ -26,6 +26,10 @@ TOOLS = [
 ]
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # with 5, one of many connections at once may wait for a minute
+
+
 class FakeMcpServer:
     """`tools` are what it lists, `says` what calls of a tool give; any may be changed at any time.
 
@@ -97,7 +101,7 @@ class FakeMcpServer:
                 head += [f"{name}: {value}" for name, value in headers.items()]
                 self.wfile.write("\r\n".join([*head, "", ""]).encode() + content)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()

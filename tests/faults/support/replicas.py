@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -151,8 +152,15 @@ def frames_of(body: bytes) -> dict[int, bytes]:
     return found
 
 
+class _Numbered(Struct):
+    sequence_number: int
+
+
+_decode = msgspec.json.Decoder(_Numbered).decode
+
+
 def sequence_number_of(frame: bytes) -> int:
-    return int(json.loads(frame.partition(b"data: ")[2])["sequence_number"])
+    return _decode(frame.partition(b"data: ")[2]).sequence_number
 
 
 def stream(api: str, response_id: str, after: int = -1, limit_s: float = 20) -> bytes:
