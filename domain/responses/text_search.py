@@ -39,7 +39,7 @@ MAX_FRAME = 4
 """More would take longer to remove than to read the responses."""
 
 
-class Piece(Struct, frozen=True):
+class WordPiece(Struct, frozen=True):
     """A part of a word, as it is in the JSON of a text that has the word.
 
     The JSON has one of the `spellings`, after its ASCII letters became lower case and all texts of
@@ -61,16 +61,16 @@ class TextSearch(Struct, frozen=True):
     words: tuple[str, ...]
 
     @property
-    def pieces(self) -> Sequence[Piece]:
+    def pieces(self) -> Sequence[WordPiece]:
         r"""Return a piece of each word that has one, by which a store excludes most responses.
 
         >>> [piece.spellings for piece in TextSearch(("it's", "你好", '"')).pieces]
         [['it'], ['你好', '\\u4f60\\u597d']]
         >>> TextSearch(("user",)).pieces
-        [Piece(spellings=['user'], frame=['"role":"user"'])]
+        [WordPiece(spellings=['user'], frame=['"role":"user"'])]
         """
         spellings = filter(None, map(_spellings_of, self.words))
-        return [Piece(each, _frame_of(each)) for each in spellings]
+        return [WordPiece(each, _frame_of(each)) for each in spellings]
 
     def excerpt(self, texts: Sequence[str]) -> str | None:
         """Return what is around words in one of the texts; None if the texts lack a word.

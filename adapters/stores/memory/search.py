@@ -15,7 +15,7 @@ from antiphon.application.ports import (
     StorePageQuery,
 )
 from antiphon.domain.responses.response_lists import summary_from
-from antiphon.domain.responses.text_search import Piece, TextSearch
+from antiphon.domain.responses.text_search import TextSearch, WordPiece
 
 SEARCHED_AT_ONCE = 200
 """Responses. With as many bytes as below, they hold up the event loop for a millisecond or two."""
@@ -51,7 +51,7 @@ def search_records(
     )
 
 
-def _encode(piece: Piece) -> EncodedPiece:
+def _encode(piece: WordPiece) -> EncodedPiece:
     return [text.encode() for text in piece.frame], [text.encode() for text in piece.spellings]
 
 

@@ -16,7 +16,7 @@ from antiphon.application.ports import (
     StorePageQuery,
 )
 from antiphon.domain.responses.response_lists import summary_from
-from antiphon.domain.responses.text_search import Piece, TextSearch
+from antiphon.domain.responses.text_search import TextSearch, WordPiece
 
 SEARCHED_AT_ONCE = 1000
 """Responses: some 20 ms."""
@@ -82,7 +82,7 @@ class PostgresSearch:
         )
 
 
-def _has(piece: Piece, parameters: Iterator[int]) -> str:
+def _has(piece: WordPiece, parameters: Iterator[int]) -> str:
     json = JSON
     for _ in piece.frame:
         json = REMOVE.format(json=json, parameter=next(parameters))

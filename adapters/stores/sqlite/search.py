@@ -18,7 +18,7 @@ from antiphon.application.ports import (
     StorePageQuery,
 )
 from antiphon.domain.responses.response_lists import summary_from
-from antiphon.domain.responses.text_search import Piece, TextSearch
+from antiphon.domain.responses.text_search import TextSearch, WordPiece
 
 SEARCHED_AT_ONCE = 500
 """Responses: some 5 ms. Other reads of the tenant wait for them."""
@@ -77,7 +77,7 @@ def search_responses(
     return FoundPage(found=found, searched=searched, last_id=last_id, is_last=is_last)
 
 
-def _has(piece: Piece, parameters: Iterator[int]) -> str:
+def _has(piece: WordPiece, parameters: Iterator[int]) -> str:
     json = JSON
     for _ in piece.frame:
         json = REMOVE.format(json=json, parameter=next(parameters))

@@ -62,7 +62,7 @@ class FoundResponse(Struct, frozen=True, kw_only=True):
 
 
 class FoundPage(Struct, frozen=True, kw_only=True):
-    """What a search has found in the `searched` responses up to the one with `last_id`.
+    """A part of a search: `searched` responses were read, up to the one with `last_id`.
 
     `is_last` if no other response comes after that.
     """
