@@ -40,7 +40,7 @@ for (const store of [true, false]) {
     const [program] = results.filter((each) => each.toolName === 'program');
     assert.deepEqual(program.output, { result: '4 4 4', status: 'completed' });
     // The conversation goes on, with the program in its history, and with another one.
-    const { messages } = await result.response;
+    const messages = await result.responseMessages;
     const again = streamText({
       ...options,
       prompt: undefined,
