@@ -28,7 +28,7 @@ from antiphon.entrypoints.http.wire.bodies import decode_body
 
 Json = dict[str, Any]
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 MADE_UP = "made_up"
 ENTRIES = {"input": ITEM_TYPES, "tools": TOOL_TYPES}
 """What is in the lists whose entries are decoded later."""
