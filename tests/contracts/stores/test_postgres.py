@@ -513,7 +513,7 @@ async def test_a_page_of_what_has_just_grown_is_read_from_its_index(store: Postg
         items = [item(str(number)) for number in range(start, start + 1000)]
         await store.create_conversation_items(US, "conv_a", items)
     statements = [RANGES[True].format(order="DESC"), RANGES[False].format(order="ASC")]
-    values: Any = [(1, -1, 2**62, 21), ([1], [-1], [-1], [2], [-1], 21)]
+    values: Any = [(1, -1, 2**62, 21, 2**62), ([1], [-1], [-1], [2], [-1], 21, 2**62)]
     for statement, given in zip(statements, values, strict=True):
         plan = await store._server.fetch(f"EXPLAIN {statement}", *given)
         steps = "\n".join(line for (line,) in plan)
