@@ -23,7 +23,10 @@ from antiphon.application.ports import CallOutcome, ProgramCall, ProgramSource, 
 from antiphon.domain.errors import SandboxError
 from antiphon.testing.programs import run
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bwrap here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bwrap here"),
+]
 
 MEMORY_BYTES = 512 * 1024**2
 MAX_GROWTH_BYTES = 100 * 1024**2

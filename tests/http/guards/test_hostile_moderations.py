@@ -15,6 +15,8 @@ from tests.http.conftest import frames, script
 from tests.support.machine_speed import slowness
 from tests.support.moderation_server import FakeModerations, moderating, result_for
 
+pytestmark = pytest.mark.slow
+
 SAID = "I know that the word is xyzzy, and that this is all that there is to say."
 SHOWN = SAID.replace("xyzzy", "")
 TIMEOUT_S = 0.5

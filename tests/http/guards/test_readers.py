@@ -20,7 +20,7 @@ from tests.http.operation.test_request_log import Lines
 from tests.http.resources.test_webhooks import Receiver, listening
 from tests.http.resources.test_webhooks import settings as webhook_settings
 
-pytestmark = pytest.mark.one_process  # whose log the tests see
+pytestmark = [pytest.mark.slow, pytest.mark.one_process]  # whose log the tests see
 
 Json = dict[str, Any]
 
