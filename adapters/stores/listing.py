@@ -21,6 +21,16 @@ AFTER_NOTHING = {True: 2**63 - 1, False: 0}
 """The number that a list begins after, by whether it is descending."""
 
 
+def ordered(statement: str, query: StorePageQuery) -> str:
+    """Return an SQL statement of a list in the order of the query.
+
+    >>> ordered("number {past} 5 ORDER BY number {order}", StorePageQuery(limit=1))
+    'number > 5 ORDER BY number ASC'
+    """
+    past, order = ("<", "DESC") if query.is_descending else (">", "ASC")
+    return statement.format(past=past, order=order)
+
+
 def items_of(
     parts: Sequence[Sequence[StoredItem]], query: StorePageQuery | None = None
 ) -> list[StoredItem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon.adapters.stores.listing import AFTER_NOTHING, MAX_LISTED_BYTES
+from antiphon.adapters.stores.listing import AFTER_NOTHING, MAX_LISTED_BYTES, ordered
 from antiphon.adapters.stores.postgres.server import PostgresServer
 from antiphon.application.ports import StorePageQuery
 from antiphon.domain.errors import NotFound
@@ -67,8 +67,3 @@ class PostgresLists:
             raise NotFound(f"There is no {query.after[:100]!r}.")
         number: int = rows[0][0]
         return number
-
-
-def ordered(statement: str, query: StorePageQuery) -> str:
-    past, order = ("<", "DESC") if query.is_descending else (">", "ASC")
-    return statement.format(past=past, order=order)

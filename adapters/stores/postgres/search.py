@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, count
-
 from msgspec import Raw
 
-from antiphon.adapters.stores.postgres.lists import PostgresLists, ordered
+from antiphon.adapters.stores.listing import ordered
+from antiphon.adapters.stores.postgres.lists import PostgresLists
 from antiphon.adapters.stores.postgres.server import PostgresServer, Row
-from antiphon.application.ports import (
-    MAX_SEARCHED_BYTES,
-    FoundPage,
-    FoundResponse,
-    StorePageQuery,
-)
+from antiphon.adapters.stores.search_sql import SearchSql, condition_of
+from antiphon.application.ports import FoundPage, FoundResponse, StorePageQuery
 from antiphon.domain.responses.response_lists import summary_from
-from antiphon.domain.responses.text_search import TextSearch, WordPiece
+from antiphon.domain.responses.text_search import TextSearch
 
 SEARCHED_AT_ONCE = 1000
 """Responses: some 20 ms."""
@@ -37,11 +31,12 @@ HAS_PIECE = """EXISTS (
     ) AS said WHERE {has_spelling}
 )"""
 
-JSON = "lower(encode(body, 'escape') COLLATE \"C\")"
-
-REMOVE = "replace({json}, ${parameter}, '')"
-
-HAS_SPELLING = "strpos(json, ${parameter}) > 0"
+CONDITION = SearchSql(
+    has_piece=HAS_PIECE,
+    json="lower(encode(body, 'escape') COLLATE \"C\")",
+    find="strpos",
+    marker="$",
+)
 
 FOUND = """
 SELECT r.body, array(
@@ -60,12 +55,9 @@ class PostgresSearch:
 
     async def responses(self, tenant: str, search: TextSearch, query: StorePageQuery) -> FoundPage:
         """Search some responses. Raises: NotFound."""
-        pieces = search.pieces
         after = await self._lists.number_after("responses", tenant, query)
-        parameters = count(4)
-        condition = " AND ".join(_has(piece, parameters) for piece in pieces) or "true"
+        condition, texts = condition_of(search, CONDITION)
         statement = ordered(PAGE.format(condition=condition), query)
-        texts = chain.from_iterable((*piece.frame, *piece.spellings) for piece in pieces)
         values = (tenant, after, SEARCHED_AT_ONCE, *map(_escape, texts))
         rows = await self._server.fetch(statement, *values, idempotent=True)
         places = [place for place, (*_, may_match) in enumerate(rows) if may_match][: query.limit]
@@ -80,15 +72,6 @@ class PostgresSearch:
             last_id=rows[searched - 1][1] if rows else query.after,
             is_last=not is_full and len(rows) < SEARCHED_AT_ONCE,
         )
-
-
-def _has(piece: WordPiece, parameters: Iterator[int]) -> str:
-    json = JSON
-    for _ in piece.frame:
-        json = REMOVE.format(json=json, parameter=next(parameters))
-    spellings = [HAS_SPELLING.format(parameter=next(parameters)) for _ in piece.spellings]
-    has_spelling = " OR ".join(spellings)
-    return HAS_PIECE.format(json=json, max_bytes=MAX_SEARCHED_BYTES, has_spelling=has_spelling)
 
 
 def _escape(piece: str) -> str:

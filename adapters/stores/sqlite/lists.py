@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import msgspec
 
-from antiphon.adapters.stores.listing import AFTER_NOTHING, MAX_LISTED_BYTES
+from antiphon.adapters.stores.listing import AFTER_NOTHING, MAX_LISTED_BYTES, ordered
 from antiphon.adapters.stores.sqlite.file import rows_of
 from antiphon.application.ports import StorePageQuery
 from antiphon.domain.errors import NotFound
@@ -60,8 +60,3 @@ def number_after(table: str, tenant: str, query: StorePageQuery, db: apsw.Connec
         raise NotFound(f"There is no {query.after[:100]!r}.")
     number: int = rows[0][0]
     return number
-
-
-def ordered(statement: str, query: StorePageQuery) -> str:
-    past, order = ("<", "DESC") if query.is_descending else (">", "ASC")
-    return statement.format(past=past, order=order)

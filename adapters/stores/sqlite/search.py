@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from itertools import chain, count
 
 import apsw
 from msgspec import Raw
 
+from antiphon.adapters.stores.listing import ordered
+from antiphon.adapters.stores.search_sql import SearchSql, condition_of
 from antiphon.adapters.stores.sqlite.file import Row, rows_of
-from antiphon.adapters.stores.sqlite.lists import number_after, ordered
-from antiphon.application.ports import (
-    MAX_SEARCHED_BYTES,
-    FoundPage,
-    FoundResponse,
-    StorePageQuery,
-)
+from antiphon.adapters.stores.sqlite.lists import number_after
+from antiphon.application.ports import FoundPage, FoundResponse, StorePageQuery
 from antiphon.domain.responses.response_lists import summary_from
-from antiphon.domain.responses.text_search import TextSearch, WordPiece
+from antiphon.domain.responses.text_search import TextSearch
 
 SEARCHED_AT_ONCE = 500
 """Responses: some 5 ms. Other reads of the tenant wait for them."""
@@ -40,11 +35,9 @@ HAS_PIECE = """EXISTS (
     ) WHERE {has_spelling}
 )"""
 
-JSON = "lower(CAST(body AS TEXT))"
-
-REMOVE = "replace({json}, ?{parameter}, '')"
-
-HAS_SPELLING = "instr(json, ?{parameter}) > 0"
+CONDITION = SearchSql(
+    has_piece=HAS_PIECE, json="lower(CAST(body AS TEXT))", find="instr", marker="?"
+)
 
 FOUND = "SELECT body FROM responses WHERE number = ? AND body IS NOT NULL"
 
@@ -57,16 +50,13 @@ def search_responses(
     tenant: str, search: TextSearch, query: StorePageQuery, db: apsw.Connection
 ) -> FoundPage:
     """Search some responses, read in one transaction. Raises: NotFound."""
-    pieces = search.pieces
-    parameters = count(4)
-    condition = " AND ".join(_has(piece, parameters) for piece in pieces) or "1"
+    condition, texts = condition_of(search, CONDITION)
     statement = ordered(PAGE.format(condition=condition), query)
     after = number_after("responses", tenant, query, db)
-    values = chain.from_iterable((*piece.frame, *piece.spellings) for piece in pieces)
     found: list[FoundResponse] = []
     searched, last_id = 0, query.after
     # A row is searched when it is read. A cursor that is only half read must be closed.
-    with closing(db.execute(statement, (tenant, after, SEARCHED_AT_ONCE, *values))) as rows:
+    with closing(db.execute(statement, (tenant, after, SEARCHED_AT_ONCE, *texts))) as rows:
         for number, last_id, may_match in rows:
             searched += 1
             if may_match:
@@ -75,15 +65,6 @@ def search_responses(
                 break
     is_last = searched < SEARCHED_AT_ONCE and len(found) < query.limit
     return FoundPage(found=found, searched=searched, last_id=last_id, is_last=is_last)
-
-
-def _has(piece: WordPiece, parameters: Iterator[int]) -> str:
-    json = JSON
-    for _ in piece.frame:
-        json = REMOVE.format(json=json, parameter=next(parameters))
-    spellings = [HAS_SPELLING.format(parameter=next(parameters)) for _ in piece.spellings]
-    has_spelling = " OR ".join(spellings)
-    return HAS_PIECE.format(json=json, max_bytes=MAX_SEARCHED_BYTES, has_spelling=has_spelling)
 
 
 def _read(tenant: str, number: int, response_id: str, db: apsw.Connection) -> FoundResponse:
