@@ -18,7 +18,8 @@ MAX_EVENT_NUMBER = 2**62
 
 def item_rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
     return [
-        (kind, position, item.id or None, bytes(item.raw)) for position, item in enumerate(items)
+        (kind, position, item.id or None, memoryview(item.raw))
+        for position, item in enumerate(items)
     ]
 
 

@@ -64,7 +64,7 @@ async def add_own_items(
     db: Connection, tenant: str, conversation: int, first: int, items: Sequence[StoredItem]
 ) -> None:
     if items:
-        rows = [(item.id or None, bytes(item.raw)) for item in items]
+        rows = [(item.id or None, memoryview(item.raw)) for item in items]
         await db.execute(sql.ADD_OWN_ITEMS, tenant, conversation, first, *columns(rows, 2))
 
 
