@@ -202,9 +202,9 @@ class RedisScripts:
                     raise
                 return await shielded(self._run(operation, packed))
 
-    async def _run(self, operation: str, packed: bytes) -> list[Any]:
+    async def _run(self, operation: str, packed: memoryview) -> list[Any]:
         client = self.client
-        args: list[str | bytes] = [operation, packed]
+        args: list[Any] = [operation, packed]
         result: list[Any] = await self._scripts[operation]([self.prefix], args, client)
         return result
 
@@ -296,23 +296,34 @@ def _scripts() -> Iterator[tuple[str, str]]:
             yield operation, f"#!lua{flags}\n{records}\n{body}\n{call}"
 
 
-def _pack(value: Any) -> bytes:
+def _pack(value: Any) -> memoryview:
     """Return MessagePack in the old format that Redis reads, with one type for bytes and text.
 
     >>> _pack({"a": [b"\\0"], "b": None}).hex(" ")
     'df 00 00 00 01 a1 61 dd 00 00 00 01 db 00 00 00 01 00'
     """
+    packed = bytearray()
+    _pack_into(packed, value)
+    return memoryview(packed)  # bytes would be a copy
+
+
+def _pack_into(packed: bytearray, value: Any) -> None:
     match value:
-        case bytes():
-            return b"\xdb" + len(value).to_bytes(4) + value
+        case bytes() | memoryview():
+            packed += b"\xdb" + len(value).to_bytes(4)
+            packed += value
         case list():
-            return b"\xdd" + len(value).to_bytes(4) + b"".join(map(_pack, value))
+            packed += b"\xdd" + len(value).to_bytes(4)
+            for each in value:
+                _pack_into(packed, each)
         case dict():
             fields = [(name, field) for name, field in value.items() if field is not None]
-            packed = (_encode(name) + _pack(field) for name, field in fields)
-            return b"\xdf" + len(fields).to_bytes(4) + b"".join(packed)
+            packed += b"\xdf" + len(fields).to_bytes(4)
+            for name, field in fields:
+                packed += _encode(name)
+                _pack_into(packed, field)
         case _:
-            return _encode(value)
+            packed += _encode(value)
 
 
 def _invalid_url_error() -> SettingsError:

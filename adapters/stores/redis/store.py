@@ -537,7 +537,7 @@ def _from_ref(ref: bytes) -> tuple[str, str]:
 
 
 def _pack_items(items: Sequence[StoredItem]) -> list[dict[str, Any]]:
-    return [{"id": item.id or "", "body": bytes(item.raw)} for item in items]
+    return [{"id": item.id or "", "body": memoryview(item.raw)} for item in items]
 
 
 def _pack_chunk(chunk: EventChunk | None) -> dict[str, Any] | None:
