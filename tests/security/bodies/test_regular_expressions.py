@@ -163,8 +163,8 @@ def test_the_matcher_is_only_reached_by_calls_that_are_walked() -> None:
 
 
 FORMATS: Mapping[str, str] = {
-    "adapters/stores/postgres/lists.py: statement": "a constant of ours",
-    "adapters/stores/sqlite/lists.py: statement": "a constant of ours",
+    "adapters/stores/listing.py: statement": "a constant of ours",
+    "adapters/stores/search_sql.py: sql.has_piece": "a constant of ours",
     "entrypoints/http/pages/openapi_page.py: words": "a constant of ours",
     "entrypoints/process/log_format.py: ": "formats a record of the log",
     "entrypoints/commands/": "`msgspec.json.format`",
