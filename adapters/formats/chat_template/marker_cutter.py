@@ -60,8 +60,8 @@ class MarkerCutter:
         # Letters alone are no sign of a marker: any text may start or end with them.
         self._prefixes = {prefix for prefix, _ in splits if not _is_word(prefix)}
         self._suffixes = {suffix for _, suffix in splits if not _is_word(suffix)}
-        self._first_characters = _pattern_of(marker[0] for marker in cuttable)
-        self._last_characters = _pattern_of(marker[-1] for marker in cuttable)
+        self._first_characters = pattern_of({marker[0] for marker in cuttable})
+        self._last_characters = pattern_of({marker[-1] for marker in cuttable})
 
     def cut(self, value: Any) -> Any:
         """Return the value, a text or lists and mappings of texts, with its markers cut."""
@@ -203,8 +203,9 @@ def _alternatives(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, texts))
 
 
-def _pattern_of(chars: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(_alternatives(sorted(set(chars))) or "(?!)")
+def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern for each of the texts, which matches nothing if there are none."""
+    return re.compile(_alternatives(texts) or "(?!)")
 
 
 def _add_cut(first: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.adapters.formats.chat_template.marker_cutter import pattern_of
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
@@ -108,7 +109,7 @@ def _find_splice_point(
     head, *tails = text.split(placeholder)
     if len(tails) != 1 or next_text not in tails[0]:
         return None
-    if _find_end(tails[0].split(next_text)[0], _pattern_of(ends), 0) is None:
+    if _find_end(tails[0].split(next_text)[0], pattern_of(ends), 0) is None:
         return None
     shared = commonprefix([head, prompt])  # noqa: RUF071 - of characters, as is meant
     return SplicePoint(head.removeprefix(shared), prompt.removeprefix(shared))
@@ -120,7 +121,7 @@ def splice_turns(
     """Return the prompt as texts and tokens, or None if the template wrote something unexpected."""
     pieces: list[str | Sequence[int]] = []
     start = 0
-    end_marker = _pattern_of(ends)
+    end_marker = pattern_of(ends)
     for turn in turns:
         point, position = splice_points[turn.shape], text.find(turn.placeholder, start)
         head = text[start : max(position, start)]
@@ -130,10 +131,6 @@ def splice_turns(
         pieces += [head.removesuffix(point.surplus) + point.missing, turn.token_ids]
         start = end
     return [*pieces, text[start:]]
-
-
-def _pattern_of(ends: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, ends)) or "(?!)")
 
 
 def _find_end(text: str, end_marker: re.Pattern[str], start: int) -> int | None:

@@ -199,9 +199,8 @@ local function find_in_range(range, ids, descending)
 end
 
 -- Reads up to `limit` items of ranges, oldest first unless `descending`, or fewer if they have more
--- than `max_bytes`. The page begins after the
--- item with the id `after`, or where an earlier one has ended. Returns where this one has ended, or
--- false if nothing comes after it.
+-- than `max_bytes`. The page begins after the item with the id `after`, or where an earlier one has
+-- ended. Returns where this one has ended, or false if nothing comes after it.
 local function read_page(tenant, ranges, page)
   local descending = page.descending
   local first = descending and #ranges or 1
