@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from antiphon.adapters.formats.chat_template.template import ChatTemplate, load_template
+from antiphon.adapters.formats.chat_template.template import (
+    ENVIRONMENT,
+    ChatTemplate,
+    load_template,
+)
 from antiphon.domain.errors import RequestError, SettingsError
 
 
@@ -58,6 +63,49 @@ def test_a_template_that_fails_is_the_clients_error() -> None:
 def test_a_template_cannot_access_python_internals() -> None:
     with pytest.raises(RequestError, match="unsafe"):
         render("{{ ''.__class__.__mro__ }}")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(f"m.{name}" for name in ("content", "items", "keys", "update", "get", "missing")),
+        *(f"m.{name}" for name in ("_private", "__class__", "clear", "func_code")),
+        *(f"m[{name!r}]" for name in ("content", "items", "__class__", "missing")),
+        *(f"m.content.{name}" for name in ("upper()", "split()[0]", "missing", "__class__")),
+        "m.content.format(m)",
+        "'{0.__class__}'.format(m)",
+        "'{0.__class__}'.format_map(m)",
+        "m.own.content",
+        "m.own.upper()",
+        "m.items()|list",
+        "m.numbers.append(1)",
+        "m.none.content",
+    ],
+)
+def test_keys_and_methods_are_what_the_sandbox_of_jinja_reads(expression: str) -> None:
+    """Also of keys that are named like methods, and of subclasses of `dict` and `str`."""
+
+    class OwnText(str):
+        content = "an attribute"
+
+    message = {
+        "content": "Good {0} day",
+        "items": ["a key"],
+        "_private": "a key",
+        "__class__": "a key",
+        "own": OwnText("text"),
+        "numbers": [1],
+        "none": None,
+    }
+    source = "{{ " + expression + " }}"
+
+    def written(environment: ImmutableSandboxedEnvironment) -> str:
+        try:
+            return environment.from_string(source).render(m=message)
+        except Exception as error:
+            return repr(error)
+
+    assert written(ENVIRONMENT) == written(ImmutableSandboxedEnvironment())
 
 
 def test_a_broken_template_prevents_the_start() -> None:
