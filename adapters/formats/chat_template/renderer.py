@@ -46,7 +46,7 @@ from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.fitting import ALL_CALLS, Fittings, write_as_json
 from antiphon.adapters.formats.portions import check_length, has_large_tools, is_large
 from antiphon.adapters.formats.role_rules import find_fittings
-from antiphon.adapters.formats.token_cache import TokenCache, share_tokens
+from antiphon.adapters.formats.token_cache import TokenCache, join_tokens, share_tokens
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -282,10 +282,9 @@ class TemplateRenderer(ChatRenderer):
             count += len(ids)
             tokens[text] = kept = share_tokens(ids)
             cache.put(text, kept)
-        all_ids: list[int] = []
-        for piece in pieces:
-            all_ids += (tokens[piece] or ()) if isinstance(piece, str) else piece
-        return all_ids
+        return join_tokens(
+            [(tokens[piece] or ()) if isinstance(piece, str) else piece for piece in pieces]
+        )
 
     async def _encode_in_threads(self, text: str, turn: Turn, tokens_before: int) -> list[int]:
         ids: list[int] = []

@@ -13,6 +13,7 @@ import msgspec
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from antiphon.domain.errors import RequestError, SettingsError
@@ -22,6 +23,7 @@ DEFAULT_TEMPLATE, TOOL_TEMPLATE = "default", "tool_use"
 NAME_A_TEMPLATE = "Name one with --chat-template FILE."
 REFUSED = "The model's chat template cannot render this conversation: "
 DICT_ATTRIBUTES = frozenset(dir(dict))
+LOOP_ATTRIBUTES = {name for name in dir(LoopContext) if not name.startswith("_")}
 TEXT_METHODS = {name for name in dir(str) if not name.startswith(("_", "format"))}
 TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -67,13 +69,17 @@ def strftime_at(seconds: float, form: str) -> str:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox that knows at once that the keys of messages and the methods of texts are safe."""
+    """A sandbox that knows at once that the keys of messages, the methods of texts and the places in
+    loops are safe.
+    """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         # For each key, the sandbox would first look for an attribute, and catch the exception.
         if type(obj) is dict and attribute in obj and attribute not in DICT_ATTRIBUTES:
             return obj[attribute]
         if type(obj) is str and attribute in TEXT_METHODS:
+            return getattr(obj, attribute)
+        if type(obj) is LoopContext and attribute in LOOP_ATTRIBUTES:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 

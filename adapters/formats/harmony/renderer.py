@@ -44,7 +44,7 @@ from antiphon.adapters.formats.harmony.tools import (
     recipient_of,
 )
 from antiphon.adapters.formats.portions import check_length, is_large, split_into_portions
-from antiphon.adapters.formats.token_cache import TokenCache, share_tokens
+from antiphon.adapters.formats.token_cache import TokenCache, join_tokens, share_tokens
 from antiphon.adapters.formats.tools import prompt_tools, wrap_text
 from antiphon.adapters.formats.turn_cache import (
     MAX_CACHED_BYTES,
@@ -189,37 +189,37 @@ class Renderer:
         )
 
     async def _encode(self, pieces: Sequence[Piece], turn: Turn) -> list[int]:
-        ids: list[int] = []
-        steps = self._encode_steps(pieces, ids, turn)
+        parts: list[Sequence[int]] = []
+        steps = self._encode_steps(pieces, parts, turn)
         if sum(len(piece) for piece in pieces if isinstance(piece, str)) > MAX_CHARS_WITHOUT_TURN:
             await self._steps.run(turn.tenant, steps)
         else:
             for _ in steps:
                 pass
-        return ids
+        return join_tokens(parts)
 
-    def _encode_steps(self, pieces: Sequence[Piece], ids: list[int], turn: Turn) -> Iterator[None]:
-        """Add the tokens to `ids`; yield whenever other tasks should run."""
+    def _encode_steps(
+        self, pieces: Sequence[Piece], parts: list[Sequence[int]], turn: Turn
+    ) -> Iterator[None]:
+        """Add the tokens to `parts`; yield whenever other tasks should run."""
         cache = TokenCache(turn.cache_salt, self._tokens)
         end_of_step = perf_counter() + PAUSE_S
         for piece in pieces:
             if isinstance(piece, int):
-                ids.append(piece)
-                continue
-            if not isinstance(piece, str):
-                ids.extend(piece)
-                continue
-            if (cached := cache.get(piece)) is not None:
-                ids.extend(cached)
-                continue
-            start = len(ids)
-            for text in _portions(piece) if len(piece) >= h.MAX_RUN else (piece,):
-                ids.extend(share_tokens(self._encoding.encode_run(text)))
-                if perf_counter() >= end_of_step:
-                    check_length(len(ids), turn.max_prompt_tokens)
-                    yield
-                    end_of_step = perf_counter() + PAUSE_S
-            cache.put(piece, tuple(ids[start:]))
+                parts.append((piece,))
+            elif not isinstance(piece, str):
+                parts.append(piece)
+            elif (cached := cache.get(piece)) is not None:
+                parts.append(cached)
+            else:
+                start = len(parts)
+                for text in _portions(piece) if len(piece) >= h.MAX_RUN else (piece,):
+                    parts.append(share_tokens(self._encoding.encode_run(text)))
+                    if perf_counter() >= end_of_step:
+                        check_length(sum(map(len, parts)), turn.max_prompt_tokens)
+                        yield
+                        end_of_step = perf_counter() + PAUSE_S
+                cache.put(piece, tuple(join_tokens(parts[start:])))
 
     def _entries(
         self,

@@ -66,23 +66,26 @@ def test_a_template_cannot_access_python_internals() -> None:
 
 
 @pytest.mark.parametrize(
-    "expression",
+    "source",
     [
-        *(f"m.{name}" for name in ("content", "items", "keys", "update", "get", "missing")),
-        *(f"m.{name}" for name in ("_private", "__class__", "clear", "func_code")),
-        *(f"m[{name!r}]" for name in ("content", "items", "__class__", "missing")),
-        *(f"m.content.{name}" for name in ("upper()", "split()[0]", "missing", "__class__")),
-        "m.content.format(m)",
-        "'{0.__class__}'.format(m)",
-        "'{0.__class__}'.format_map(m)",
-        "m.own.content",
-        "m.own.upper()",
-        "m.items()|list",
-        "m.numbers.append(1)",
-        "m.none.content",
+        *(f"{{{{ m.{name} }}}}" for name in ("content", "items", "keys", "update", "missing")),
+        *(f"{{{{ m.{name} }}}}" for name in ("_private", "__class__", "clear", "func_code")),
+        *(f"{{{{ m[{name!r}] }}}}" for name in ("content", "items", "__class__", "missing")),
+        *(f"{{{{ m.content.{name} }}}}" for name in ("upper()", "split()[0]", "__class__")),
+        "{{ m.content.format(m) }}",
+        "{{ '{0.__class__}'.format(m) }}",
+        "{{ '{0.__class__}'.format_map(m) }}",
+        "{{ m.own.content }} {{ m.own.upper() }}",
+        "{{ m.items()|list }} {{ m.none.content }}",
+        "{{ m.numbers.append(1) }}",
+        "{% for n in m.numbers %}{{ loop.index0 }} {{ loop.last }} {{ loop.length }}{% endfor %}",
+        "{% for n in m.numbers %}{{ loop.previtem }} {{ loop.cycle('a', 'b') }}{% endfor %}",
+        "{% for n in m.numbers %}{{ loop._iterator }}{% endfor %}",
+        "{% for n in m.numbers %}{{ loop.__class__ }}{% endfor %}",
+        "{% for n in m.numbers %}{{ loop.missing }}{% endfor %}",
     ],
 )
-def test_keys_and_methods_are_what_the_sandbox_of_jinja_reads(expression: str) -> None:
+def test_what_a_template_reads_is_what_jinjas_own_sandbox_reads(source: str) -> None:
     """Also of keys that are named like methods, and of subclasses of `dict` and `str`."""
 
     class OwnText(str):
@@ -94,10 +97,9 @@ def test_keys_and_methods_are_what_the_sandbox_of_jinja_reads(expression: str) -
         "_private": "a key",
         "__class__": "a key",
         "own": OwnText("text"),
-        "numbers": [1],
+        "numbers": [1, 2],
         "none": None,
     }
-    source = "{{ " + expression + " }}"
 
     def written(environment: ImmutableSandboxedEnvironment) -> str:
         try:
