@@ -362,7 +362,7 @@ def test_a_batch_ends_with_errors_when_its_key_is_revoked(keys: Keys) -> None:
     slow = [{"say": "slow", "tick": 0.5}]
     with keys.client() as owner:
         body = chat(f"@@script {json.dumps(slow)}")
-        batch = create(owner, [line(f"{number}", body) for number in range(60)])
+        batch = create(owner, [line(f"{number}", body) for number in range(200)])
     keys.revoke_all()
     with keys.client() as client:
         batch = wait(client, batch)
