@@ -164,10 +164,12 @@ def test_a_conversation_goes_on_in_its_container_while_it_has_the_skills(
     uploaded = upload(containers, skill(body="One."))
     tools = [tool(reference(uploaded))]
     first = run(containers, model, shell("echo kept > f"), {"say": "ok"}, tools=tools)
+    assert [each["outcome"] for each in outputs(first)] == [{"type": "exit", "exit_code": 0}]
     turns = shell("cat f", f"tail -n 1 {ROOT}/SKILL.md"), {"say": "ok"}
     for given in (tools, [tool()], [tool(reference(uploaded, "1"))]):
         second = run(containers, model, *turns, tools=given, previous_response_id=first["id"])
-        assert [each["stdout"] for each in outputs(second)] == ["kept\n", "One."]
+        found = [(each["stdout"], each["stderr"]) for each in outputs(second)]
+        assert found == [("kept\n", ""), ("One.", "")]
     files = {"files": ("skill.zip", skill(body="Two."), "application/zip")}
     assert containers.post(f"/skills/{uploaded}/versions", files=files).status_code == 200
     tools = [tool(reference(uploaded, "latest"))]
