@@ -20,7 +20,7 @@ from antiphon.adapters.formats.tools import (
     input_parameters,
     wrap_text,
 )
-from antiphon.adapters.formats.turn_cache import Author, TurnCache
+from antiphon.adapters.formats.turn_cache import Author, TurnCache, brief
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
@@ -138,15 +138,11 @@ def _author_of(entry: Entry) -> Author:
 
 def _comparison_key(entry: Entry) -> object:
     if isinstance(entry, CallEntry):
-        return "call", entry.name, entry.arguments
+        return "call", entry.name, brief(entry.arguments)
     if isinstance(entry, ReasoningEntry):
-        return entry.text
+        return brief(entry.text)
     author = entry.role if isinstance(entry, MessageEntry) else entry.name
-    for kind, _ in entry.parts:
-        if kind == "image":  # large; Python computes the hash of a string only once
-            short = [(kind, hash(text) if kind == "image" else text) for kind, text in entry.parts]
-            return type(entry).__name__, author, short
-    return type(entry).__name__, author, entry.parts
+    return type(entry).__name__, author, [(kind, brief(text)) for kind, text in entry.parts]
 
 
 def to_parts(content: str | Sequence[c.Part] | None) -> list[EntryPart]:

@@ -40,6 +40,8 @@ TURN_BYTES = 300
 MAX_TURNS_PER_PREFIX = 4
 """How many answers to the same conversation are kept; a client may continue with any of them."""
 
+MAX_WHOLE_CHARS = 256
+
 E = TypeVar("E")
 Author = Literal["model", "reasoning", "tool", "other"]
 """Who wrote an entry. The model's reasoning is separate: later prompts leave it out."""
@@ -232,6 +234,15 @@ def _encode(value: object) -> bytes:
         return _encode_msgpack(value)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
         return repr(value).encode("utf-8", "backslashreplace")
+
+
+def brief(text: str) -> str | tuple[int, int]:
+    """Return what is compared of a text: all of it, or the length and the hash of a long one.
+
+    A conversation comes back with each turn, and Python computes the hash of a text only once. Its
+    64 bits depend on a secret of the process, so nobody can search for two texts with one hash.
+    """
+    return text if len(text) <= MAX_WHOLE_CHARS else (len(text), hash(text))
 
 
 def approvals_as_calls(items: Sequence[i.Item]) -> list[i.Item]:

@@ -69,8 +69,8 @@ def strftime_at(seconds: float, form: str) -> str:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox that knows at once that the keys of messages, the methods of texts and the places in
-    loops are safe.
+    """A sandbox that knows at once that keys of messages, methods of texts and places in loops are
+    safe.
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:

@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
@@ -52,6 +51,7 @@ from antiphon.adapters.formats.turn_cache import (
     CachedTurn,
     TurnCache,
     approvals_as_calls,
+    brief,
 )
 from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.application.support.loop_steps import LoopSteps
@@ -433,14 +433,19 @@ def _author_of(message: HarmonyMessage) -> Author:
 
 def _comparison_key(message: HarmonyMessage) -> object:
     """Return a key that is the same for a text and for a single part with this text."""
-    if isinstance(message, CallMessage) or isinstance(message.body, str):
-        return message
-    # Images are large. Python computes the hash of a string only once.
-    body = [
-        hash(part.image_url) if isinstance(part, c.InputImage) else getattr(part, "text", part)
-        for part in message.body
-    ]
-    return replace(message, body=body[0] if len(body) == 1 else body)
+    if isinstance(message, CallMessage):
+        return type(message).__name__, message.kind, message.name, brief(message.text)
+    body = message.body
+    texts = [brief(body)] if isinstance(body, str) else [*map(_brief_part, body)]
+    author = (message.role, message.kind) if isinstance(message, TextMessage) else message.name
+    return type(message).__name__, author, texts
+
+
+def _brief_part(part: c.Part) -> object:
+    if isinstance(part, c.InputImage):
+        return "image", hash(part.image_url)
+    text = getattr(part, "text", None)
+    return part if text is None else brief(text)
 
 
 _HISTORY_END = dict.fromkeys(h.STOPS, h.END) | {h.CALL: h.CALL}
