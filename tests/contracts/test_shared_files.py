@@ -18,6 +18,8 @@ from antiphon.application.ports import FilePageQuery, FileUsage
 from antiphon.domain.errors import FilesFull, NotFound, SettingsError, StoreError
 from antiphon.testing.file_store import CONTENT, THEM, US, FileStoreContract, a_file
 
+pytestmark = pytest.mark.slow
+
 NewFiles = Callable[[], PostgresFileStore]
 LONG = CONTENT * 2000
 SEVERAL_PARTS = a_file(bytes=len(LONG))

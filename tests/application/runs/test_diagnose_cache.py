@@ -144,14 +144,14 @@ def edits(draw: st.DrawFn, most: int) -> Edited:
 
 
 @pytest.mark.parametrize("name", ["chat", "harmony"])
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=40)
 @given(edited=edits(most=1))
 def test_the_reason_is_right_for_any_edit(name: str, edited: Edited) -> None:
     asyncio.run(check_edits(name, edited))
 
 
 @pytest.mark.parametrize("name", ["chat", "harmony"])
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=40)
 @given(edited=edits(most=3))
 def test_of_several_edits_the_first_in_the_prompt_is_the_reason(name: str, edited: Edited) -> None:
     asyncio.run(check_edits(name, edited))

@@ -13,6 +13,8 @@ from tests.http.guards.conftest import SAID, ServeGuarded
 from tests.http.guards.odd_guards import MESSAGE, WORD
 from websockets.sync.client import connect
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 SHOWN = "I know that"

@@ -12,6 +12,8 @@ from tests.http.conftest import create, frames, script, text_of
 from tests.http.guards.conftest import SAID, TOOLS, ServeGuarded
 from tests.http.guards.odd_guards import WORD
 
+pytestmark = pytest.mark.slow
+
 REASONS = {
     "raise": "it had an error",
     "hang": "it gave no verdict in 0.3 s",

@@ -14,6 +14,8 @@ from tests.http.conftest import create, script, stream, text_of
 from tests.http.guards.conftest import TOOLS, ServeGuarded
 from tests.http.guards.odd_guards import MESSAGE, WORD
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 HALVES = f"'{WORD[:2]}' + '{WORD[2:]}'"

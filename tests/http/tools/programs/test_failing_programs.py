@@ -22,6 +22,8 @@ from tests.support.programs import (
     output_of,
 )
 
+pytestmark = pytest.mark.slow
+
 ENDS = {
     # code: the end of the output
     "throw new TypeError('odd')": "TypeError: odd (line 1)",

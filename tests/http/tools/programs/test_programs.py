@@ -24,6 +24,8 @@ from tests.support.programs import (
     output_of,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_program_waits_for_the_clients_results_and_goes_on(
     programs: httpx.Client, model: str
