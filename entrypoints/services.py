@@ -35,6 +35,7 @@ from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CallerBounds, CreateResponseService
 from antiphon.application.responses.decide import Decide
 from antiphon.application.responses.delete import DeleteResponse
+from antiphon.application.responses.enter_session import EnterSession
 from antiphon.application.responses.explain import ExplainResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
@@ -356,10 +357,13 @@ def build_responses(
         now=now,
         limits=start_limits,
     )
+    claim = ClaimConversation(store, owner=owner)
+    enter_session = EnterSession(store, claim, now=now)
     create = CreateResponseService(
         runs.expand_prompt,
         bounds,
-        ClaimConversation(store, owner=owner),
+        claim,
+        enter_session,
         runs.prepare_response,
         start,
         runs.active,
@@ -372,7 +376,7 @@ def build_responses(
         admission=admit,
         create=create,
         create_once=CreateOnce(create, keys),
-        count=CountTokens(runs.expand_prompt, runs.prepare_turn, bounds.limits),
+        count=CountTokens(runs.expand_prompt, enter_session, runs.prepare_turn, bounds.limits),
         compact=CompactConversation(create, new_id=new_id),
         decide=Decide(
             ports.models(),

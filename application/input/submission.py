@@ -10,6 +10,8 @@ from antiphon.application.input.injections import Injections
 from antiphon.application.ports import StoredItem
 from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.access.callers import Caller
+from antiphon.domain.history.conversation import Entry
+from antiphon.domain.history.sessions import Session
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.guards import Refuse, Stop
@@ -55,7 +57,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     `agent` is set for the response of a sub-agent. `may_have_agents`: the client knows responses
     with sub-agents. `injections` are the outputs that it may add while the response runs.
     `is_moderated`: its `moderation` has an effect. `refused` is the verdict of a guard that does
-    not let it pass, None if all do.
+    not let it pass, None if all do. `session` is the one that the request names; once it has been
+    entered, the request has its conversation, and `history` are the items of that.
     """
 
     caller: Caller
@@ -75,6 +78,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     injections: Injections | None = None
     is_moderated: bool = False
     refused: Refuse | Stop | None = None
+    session: Session | None = None
+    history: Sequence[Entry] | None = None
 
     @property
     def agent_name(self) -> str | None:

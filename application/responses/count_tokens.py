@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.submission import Submission
 from antiphon.application.resources.limits import EnforceLimits
+from antiphon.application.responses.enter_session import EnterSession
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.domain.access.limits import LimitState
 from antiphon.domain.history.tool_uses import ClearedToolUses
@@ -32,9 +33,14 @@ class CountTokens:
     """`POST /v1/responses/input_tokens`. It creates nothing."""
 
     def __init__(
-        self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn, limits: EnforceLimits
+        self,
+        expand_prompt: ExpandPrompt,
+        enter_session: EnterSession,
+        prepare_turn: PrepareTurn,
+        limits: EnforceLimits,
     ) -> None:
         self._limits = limits
+        self._enter_session = enter_session
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
@@ -46,7 +52,10 @@ class CountTokens:
         async with self._limits.reserve(submission.caller) as reservation:
             request = await self._expand_prompt(submission.request)
             check_conversation(request)
-            prepared = await self._prepare_turn(replace(submission, request=request))
+            submission = replace(submission, request=request)
+            if submission.session is not None:
+                submission = (await self._enter_session.look(submission)).submission
+            prepared = await self._prepare_turn(submission)
             return TokenCount(
                 tokens=await prepared.model.count(prepared.turn),
                 cleared=prepared.cleared,

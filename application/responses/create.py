@@ -17,6 +17,7 @@ from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.limits import EnforceLimits, Reservation
 from antiphon.application.resources.quotas import CheckQuota, size_of
 from antiphon.application.responses.admission import Admission
+from antiphon.application.responses.enter_session import EnterSession
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
@@ -46,6 +47,7 @@ class CreateResponseService:
         expand_prompt: ExpandPrompt,
         bounds: CallerBounds,
         claim_conversation: ClaimConversation,
+        enter_session: EnterSession,
         prepare: PrepareResponse,
         start: StartResponse,
         runs: ActiveRuns,
@@ -54,6 +56,7 @@ class CreateResponseService:
         self._expand_prompt = expand_prompt
         self._bounds = bounds
         self._claim_conversation = claim_conversation
+        self._enter_session = enter_session
         self._prepare = prepare
         self._start = start
         self._runs = runs
@@ -108,7 +111,11 @@ class CreateResponseService:
     ) -> AcceptedResponse:
         request, tenant = submission.request, submission.caller.tenant
         if self._bounds.check_quota.has_quotas:
-            await self._check_quota(request, tenant)
+            await self._check_quota(submission)
+        if submission.session is not None:
+            async with self._enter_session(submission) as entered:
+                accepted = await self._accept(entered.submission, reservation, admit)
+                return entered.accept(accepted)
         claim = (
             nullcontext()
             if request.conversation is None
@@ -117,18 +124,26 @@ class CreateResponseService:
             )
         )
         async with claim:
-            prepared = await self._prepare(submission, reservation)
-            accepted = await self._start(prepared, admit=admit)
-            if prepared.turn.answered_calls:
-                await self._prepare.record_denials(prepared)
-            return accepted
+            return await self._accept(submission, reservation, admit)
 
-    async def _check_quota(self, request: CreateResponse, tenant: str) -> None:
+    async def _accept(
+        self, submission: Submission, reservation: Reservation | None, admit: AdmitPrompt | None
+    ) -> AcceptedResponse:
+        prepared = await self._prepare(submission, reservation)
+        accepted = await self._start(prepared, admit=admit)
+        if prepared.turn.answered_calls:
+            await self._prepare.record_denials(prepared)
+        return accepted
+
+    async def _check_quota(self, submission: Submission) -> None:
         """Check whether the tenant may store what the response will. Raises: QuotaExceeded."""
-        if request.store is not False or request.conversation_id is not None:
-            size = size_of(request)
+        request = submission.request
+        has_conversation = request.conversation_id is not None or submission.session is not None
+        if request.store is not False or has_conversation:
             await self._bounds.check_quota(
-                tenant, responses=int(request.store is not False), size=size
+                submission.caller.tenant,
+                responses=int(request.store is not False),
+                size=size_of(request),
             )
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Literal
 
 from msgspec import Struct
 
@@ -49,6 +50,9 @@ from antiphon.domain.responses.response import Response
 logger = logging.getLogger("antiphon.requests")
 DAY_S = 24 * 60 * 60
 
+SessionState = Literal["begun", "continued", "aside"]
+"""How a response has to do with the session that its request names; `aside`: it is not in it."""
+
 
 class StartLimits(Struct, frozen=True, kw_only=True):
     """`keep_days`: how long responses are stored (0: forever). `max_waiting`: how many responses
@@ -66,7 +70,7 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
     `request` is what was asked for, with its prompt template applied. `shown_items` are all items
     that the model was shown, if the caller must remember them.
     `rate_limits` is what the caller's key has used. `run` and `task` are None if the response
-    waits.
+    waits. `session` is set if the request names one.
     """
 
     request: CreateResponse
@@ -79,6 +83,7 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
     outlives_client: bool = False
     run: Run | None = None
     task: asyncio.Task[None] | None = None
+    session: SessionState | None = None
 
     @property
     def id(self) -> str:

@@ -130,7 +130,9 @@ class PrepareTurn:
         else:
             entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history: Sequence[c.Entry] = ()
-        if request.previous_response_id is not None or request.conversation is not None:
+        if submission.history is not None:  # of a session: the request was compared with it
+            history = submission.history
+        elif request.previous_response_id is not None or request.conversation is not None:
             history = await self._load_history(request, tenant=tenant, remembered=remembered)
         known_tools = self._offer_tools.recall(request, tenant) if request.tools else None
         size = ITEM_BYTES * (len(history) + len(entries))

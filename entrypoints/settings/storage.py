@@ -92,6 +92,17 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keep_events_s: Annotated[
         float, about(STORAGE, "Maximum number of seconds to keep those events.", ge=0)
     ] = 600.0
+    session_header: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}\Z")], ...],
+        about(
+            STORAGE,
+            "A header in which a client sends the id of its session, such as "
+            "x-claude-code-session-id. What it does in that session is then stored as one "
+            "conversation, as if it had asked for that. Repeat the option to add headers.",
+            allowed="a list of names of headers",
+            shown_default="none",
+        ),
+    ] = ()
     quota_responses: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         about(

@@ -55,6 +55,7 @@ def http_options(settings: Settings, models: Models, bytes_in_work: BytesInWork)
         log_requests=settings.log_requests,
         error_stacks=settings.error_stacks,
         websocket_s=settings.websocket_s,
+        session_headers=settings.session_header,
     )
 
 

@@ -45,6 +45,7 @@ from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CallerBounds, CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
+from antiphon.application.responses.enter_session import EnterSession
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.list_input_items import ListInputItems
@@ -313,7 +314,9 @@ class House:
         self.limits = limits = EnforceLimits(
             self.store, owner=owner, now=lambda: self.now, defaults=default_limits
         )
-        self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn, limits)
+        claim = ClaimConversation(self.store, owner=owner)
+        enter_session = EnterSession(self.store, claim, now=lambda: 100.0)
+        self.count_tokens = CountTokens(ExpandPrompt(None), enter_session, prepare_turn, limits)
         self.deliveries: list[tuple[str, str]] = []
         run_response = RunResponse(
             self.log,
@@ -343,7 +346,8 @@ class House:
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
             CallerBounds(limits=limits, check_quota=check_quota),
-            ClaimConversation(self.store, owner=owner),
+            claim,
+            enter_session,
             PrepareResponse(
                 prepare_turn,
                 plan_turns,

@@ -19,7 +19,7 @@ MAX_AGE_S = 600
 METHODS = "GET, POST, DELETE"
 EXPOSED = (
     "x-request-id, request-id, retry-after, x-should-retry, idempotent-replayed, "
-    "x-antiphon-ignored, openai-poll-after-ms, "
+    "x-antiphon-ignored, x-antiphon-session, x-antiphon-conversation, openai-poll-after-ms, "
     "x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, "
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens"
 )

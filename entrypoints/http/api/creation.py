@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from litestar.types import ASGIApp
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from antiphon.application.runs.until_shutdown import UntilShutdown
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.application.telemetry.request_context import DOOR
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
+from antiphon.domain.history.sessions import Session
 from antiphon.domain.requests.decoding import DecodedRequest
 from antiphon.domain.requests.ignored import refuse_ignored
 from antiphon.domain.requests.request import CreateResponse
@@ -58,10 +60,17 @@ from antiphon.entrypoints.http.wire.bodies import (
     receive_body,
     redact_body,
 )
+from antiphon.entrypoints.http.wire.session_names import (
+    CONVERSATION_HEADER,
+    SESSION_HEADER,
+    session_in,
+)
 from antiphon.entrypoints.http.wire.several_runs import LastEvents, RunsTogether
 from antiphon.entrypoints.http.wire.sse import EventEncoder
 
 T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
 
 logger = logging.getLogger("antiphon.requests")
 
@@ -85,7 +94,9 @@ class IncomingRequest(Struct, frozen=True, kw_only=True):
     `name_of` returns the client's name of a field, which is at this path in the decoded request.
     `others` are the requests of further answers that the client wants. If there are any, `select`
     is called with the number of the one whose events the encoder gets next, and its
-    `encode_response` gets all responses. `door` names it in records.
+    `encode_response` gets all responses. `door` names it in records. `is_stateless`: its API knows
+    no conversations, so its clients send their whole history. `may_store`: they have not said
+    whether to store the response, and a session is reason enough.
     """
 
     decoded: DecodedRequest[CreateResponse]
@@ -95,6 +106,19 @@ class IncomingRequest(Struct, frozen=True, kw_only=True):
     others: Sequence[CreateResponse] = ()
     select: Callable[[int], None] = _ignore
     door: str = DOOR
+    is_stateless: bool = False
+    may_store: bool = False
+
+    def stored(self) -> IncomingRequest:
+        """Return the request as one whose response is stored, if the client leaves that open."""
+        if not self.may_store:
+            return self
+        request = replace(self.decoded.request, store=True)
+        return replace(
+            self,
+            decoded=replace(self.decoded, request=request),
+            job_body=lambda: _encode(request),
+        )
 
     def rename(self, error: RequestError) -> None:
         """Let an error name the field that the client sent."""
@@ -118,6 +142,9 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
     headers_in = headers_of(request.scope)
     # The bytes count until the prompt is ready: many requests may wait for their turn.
     async with receive(request, services, read) as (body, incoming):
+        session = session_of(incoming, headers_in, services)
+        if session is not None:
+            incoming = incoming.stored()
         decoded, encoder = incoming.decoded, incoming.encoder
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), redact_body(body))
@@ -140,6 +167,8 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
         is_durable = request_in.background or request_in.has_agents or idempotency_key is not None
         job_body = incoming.job_body() if is_durable else None
         submission = submission_of(request, services, decoded, job_body, door=incoming.door)
+        if session is not None:
+            submission = replace(submission, session=session)
         try:
             created = await (
                 services.create(submission)
@@ -164,6 +193,10 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
         accept(request)
     ignored = [*map(incoming.name_of, created.ignored), *ignored_fields]
     headers = response_headers(request, ignored, answers[-1].rate_limits)
+    if created.session is not None:
+        headers[SESSION_HEADER] = created.session
+        if created.response.conversation is not None:
+            headers[CONVERSATION_HEADER] = created.response.conversation.id
     runs = [
         UntilShutdown(each.events, services.drained) if each.outlives_client else each.events
         for each in answers
@@ -186,6 +219,25 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
         return FinalResponse(runs[0], headers, leave=leave, encoder=encoder)
     last = LastEvents(runs)
     return FinalResponse(last, headers, leave=leave, encoder=encoder, shape=last.responses)
+
+
+def session_of(
+    incoming: IncomingRequest, headers: Mapping[bytes, bytes], services: Services
+) -> Session | None:
+    """Return the session that a request names, None for none. Raises: RequestError."""
+    session = session_in(
+        headers,
+        incoming.decoded.request,
+        is_stateless=incoming.is_stateless,
+        client_headers=services.options.session_headers,
+    )
+    if session is not None and incoming.others:
+        raise RequestError(
+            "A request for several answers cannot be of a session: a conversation has one.",
+            param="n",
+            code="unsupported_value",
+        )
+    return session
 
 
 async def _create_others(
@@ -225,8 +277,10 @@ async def count_tokens(
     Raises: AntiphonError.
     """
     async with receive(request, services, read) as (body, incoming):
+        submission = submission_of(request, services, incoming.decoded, body)
+        session = session_of(incoming, headers_of(request.scope), services)
         try:
-            count = await services.count(submission_of(request, services, incoming.decoded, body))
+            count = await services.count(replace(submission, session=session))
         except ContainerElsewhere as elsewhere:
             return relay(services, request, body, elsewhere)
         except RequestError as error:

@@ -89,6 +89,8 @@ def read_chat(body: bytes, *, strict: bool) -> IncomingRequest:
             without_effect=(*decoded.without_effect, *messages.ignored, *_ignored(chat)),
         ),
         door=DOOR,
+        is_stateless=True,
+        may_store=chat.store is None,
         encoder=ChatEncoder(view),
         job_body=lambda: _encode(request),
         name_of=places.name_of,

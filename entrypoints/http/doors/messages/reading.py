@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.application.model.models import Models
 from antiphon.domain.errors import RequestError
+from antiphon.domain.history.sessions import NAME_KEY
 from antiphon.domain.history.tool_uses import ClearToolUses
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.requests.request import (
@@ -20,7 +21,11 @@ from antiphon.entrypoints.http.api.creation import IncomingRequest
 from antiphon.entrypoints.http.doors.messages.input import ReadBlocks, instructions_of
 from antiphon.entrypoints.http.doors.messages.message import MessageView
 from antiphon.entrypoints.http.doors.messages.models import answering_name, known_efforts
-from antiphon.entrypoints.http.doors.messages.request import CountedMessages, MessagesRequest
+from antiphon.entrypoints.http.doors.messages.request import (
+    CountedMessages,
+    MessagesRequest,
+    SenderData,
+)
 from antiphon.entrypoints.http.doors.messages.stream import MessageEncoder
 from antiphon.entrypoints.http.doors.messages.thinking import (
     ignored_by,
@@ -95,13 +100,15 @@ def _read(
         },
     )
     shown = _format_of(sent)
-    user_id = None if sent.metadata is None else sent.metadata.user_id
+    sender = sent.metadata or SenderData()
     request = CreateResponse(
         **{
             **sent.shared(),
             "model": model,
-            "metadata": None,
-            "user": sent.user or user_id,
+            "metadata": None
+            if sender.antiphon_session is None
+            else {NAME_KEY: sender.antiphon_session},
+            "user": sent.user or sender.user_id,
             "store": sent.store is True,
             "service_tier": "default"
             if sent.service_tier == "standard_only"
@@ -129,6 +136,8 @@ def _read(
             without_effect=(*decoded.without_effect, *ignored),
         ),
         door=DOOR,
+        is_stateless=True,
+        may_store=sent.store is None,
         encoder=MessageEncoder(MessageView(thoughts=_thoughts_of(sent))),
         job_body=lambda: _encode(request),
         name_of=places.name_of,

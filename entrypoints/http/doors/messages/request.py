@@ -229,7 +229,10 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
 
 
 class SenderData(Struct, frozen=True, kw_only=True):
+    """Who sends the request; and the session that it is of, for those who cannot send a header."""
+
     user_id: Name | None = None
+    antiphon_session: Name | None = None
 
 
 class Thinking(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,261 @@
+"""Sessions: conversations that clients know by a name of their own, and what clients repeat of them
+(docs/guides/sessions.md).
+
+Clients of stateless APIs send the whole history with each request. Each of them shows the same
+answers in another form: a client of Chat Completions gets the texts of a response as one, none gets
+the calls that the server ran, and none gets ids. So items are compared as marks, which are the same
+in all forms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from antiphon.domain import items as i
+from antiphon.domain.content import InputText, OutputText, PlainText, Refusal
+from antiphon.domain.errors import RequestError
+from antiphon.domain.history.conversation import INSTRUCTORS, UNFINISHED
+from antiphon.domain.vocabulary.tool import parse_arguments
+
+NAME_KEY = "antiphon_session"
+"""The key of `metadata` that names a session."""
+
+JOIN = "join"
+
+_VALUE = re.compile(rf"\s*([!-:<-~](?:[ -:<-~]{{0,254}}[!-:<-~])?)\s*(?:;\s*({JOIN})\s*)?")
+_ID_DIGITS = 48
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A session as a request names it.
+
+    `joins`: the client sends what is new. Otherwise, it sends the whole history. `is_stateless`:
+    its API knows no conversations, so the system messages with which the request begins are its
+    instructions.
+    """
+
+    name: str
+    joins: bool
+    is_stateless: bool = False
+
+    def conversation_of(self, tenant: str) -> str:
+        """Return the id of the session's conversation. So no server need remember names.
+
+        >>> session = Session(name="work", joins=True)
+        >>> ours, theirs = session.conversation_of("us"), session.conversation_of("them")
+        >>> ours == session.conversation_of("us"), ours == theirs, len(ours)
+        (True, False, 53)
+        """
+        digest = hashlib.sha256(_encode(("session", tenant, self.name))).hexdigest()
+        return f"conv_{digest[:_ID_DIGITS]}"
+
+
+def read_session(value: str, place: str, *, is_stateless: bool) -> Session:
+    """Return the session that a client names. Raises: RequestError, with the `place` of the value.
+
+    >>> each = read_session("my work", "metadata", is_stateless=True)
+    >>> each.name, each.joins, read_session("a; join", "metadata", is_stateless=True).joins
+    ('my work', False, True)
+    """
+    found = _VALUE.fullmatch(value)
+    if found is None:
+        raise RequestError(
+            f"Invalid {place!r}: a session has a name of 1 to 256 printable ASCII characters "
+            f"without a semicolon. '; {JOIN}' may follow.",
+            param=place,
+            code="invalid_value",
+        )
+    joins = found[2] is not None or not is_stateless
+    return Session(name=found[1], joins=joins, is_stateless=is_stateless)
+
+
+class Mark(Struct, frozen=True):
+    """What a client knows of some items, whatever its API. `end` is the position behind them.
+
+    All that a model and the server did between two items of the client is one mark. `text` is what
+    the model said in it, if it `is_cut`: the client may have less of it, or nothing.
+    """
+
+    digest: bytes
+    end: int
+    is_answer: bool = False
+    is_cut: bool = False
+    text: str = ""
+
+
+def marks_of(items: Sequence[i.AnyItem]) -> list[Mark]:
+    """Return the marks of a conversation, in order."""
+    marks: list[Mark] = []
+    answer: list[i.AnyItem] = []
+    run_here = {i.call_id_of(item) for item in items if i.is_server_run_call(item)}
+    for position, item in enumerate(items):
+        is_sent = _is_sent(item, run_here)
+        if not is_sent and not isinstance(item, _SETTINGS):
+            answer.append(item)
+            continue
+        marks += _answer(answer, position)
+        answer = []
+        if is_sent:
+            marks.append(Mark(_digest(_sent(item)), position + 1))
+    return [*marks, *_answer(answer, len(items))]
+
+
+def count_known(held: Sequence[i.AnyItem], sent: Sequence[i.AnyItem], *, joins: bool) -> int | None:
+    """Return how many of the `sent` items a conversation holds already: those at their beginning.
+
+    They are all that it holds or, if the client `joins`, the last of it. None: the client has
+    another history.
+    """
+    ours, theirs = marks_of(held), marks_of(sent)
+    if not joins:
+        return _count_whole(ours, theirs)
+    common = _overlap([each.digest for each in theirs], [each.digest for each in ours])
+    if common:
+        return theirs[common - 1].end
+    answers = {each.digest for each in ours if each.is_answer}
+    has_another = any(each.is_answer and each.digest in answers for each in theirs)
+    return None if has_another else 0
+
+
+def leading_texts(items: Sequence[i.AnyItem]) -> list[str]:
+    """Return the instructions at the start of what a client sends, as far as they are texts: none
+    if nothing follows them.
+
+    >>> system = i.Message(role="system", content="Be kind.")
+    >>> leading_texts([system, i.Message(role="user", content="Hi")]), leading_texts([system])
+    (['Be kind.'], [])
+    """
+    texts: list[str] = []
+    for item in items:
+        said = _said(item.content) if isinstance(item, i.Message) else []
+        is_text = all(isinstance(each, str) for each in said)
+        if not isinstance(item, i.Message) or item.role not in INSTRUCTORS or not is_text:
+            return texts
+        texts.append("".join(said))
+    return []
+
+
+def _count_whole(ours: Sequence[Mark], theirs: Sequence[Mark]) -> int | None:
+    known = len(ours)
+    if known and ours[-1].is_cut:
+        known -= 1  # what the client has of it is compared below
+    if len(theirs) < known or any(
+        ours[place].digest != theirs[place].digest for place in range(known)
+    ):
+        return None
+    if known < len(ours) and known < len(theirs) and theirs[known].is_answer:
+        if not ours[known].text.startswith(theirs[known].text):
+            return None
+        known += 1
+    return theirs[known - 1].end if known else 0
+
+
+def _overlap(begins: Sequence[bytes], ends: Sequence[bytes]) -> int:
+    """Return the length of the longest beginning of one sequence that is the end of the other.
+
+    >>> _overlap([b"c", b"d", b"e"], [b"a", b"c", b"c", b"d"])
+    2
+    """
+    joined: list[bytes | None] = [*begins, None, *ends]  # None is equal to nothing in them
+    lengths = [0] * len(joined)
+    for place in range(1, len(joined)):
+        length = lengths[place - 1]
+        while length and joined[place] != joined[length]:
+            length = lengths[length - 1]
+        lengths[place] = length + (joined[place] == joined[length])
+    return lengths[-1] if ends else 0
+
+
+def _answer(items: Sequence[i.AnyItem], end: int) -> list[Mark]:
+    """Return the mark of what a model and the server did; none if no client is shown any of it."""
+    said, calls = "", []
+    for item in items:
+        if isinstance(item, i.Message):
+            said += "".join(map(str, _said(item.content)))
+        elif i.waits_for_client(item) and i.call_id_of(item):
+            calls.append(_call(item))
+    # Doors join texts in different ways, and clients cut spaces off.
+    text = "".join(said.split())
+    if not text and not calls:
+        return []
+    is_cut = any(getattr(item, "status", None) in UNFINISHED for item in items)
+    digest = _digest(("answer", text, calls))
+    return [Mark(digest, end, is_answer=True, is_cut=is_cut, text=text)]
+
+
+def _call(item: Any) -> Any:
+    if isinstance(item, i.FunctionCall):
+        return item.call_id, item.name, parse_arguments(item.arguments) or {}
+    return item.call_id, getattr(item, "name", ""), _plain(getattr(item, "input", None))
+
+
+_SETTINGS = (i.AdditionalTools, i.ConfigurationUpdate, i.CompactionTrigger, i.ItemReference)
+"""Items of the client's that are not compared: those that it repeats follow from the others."""
+
+_OUTPUTS = tuple(i.ANSWERED_BY.values())
+_OF_TEXT = (i.FunctionCallOutput, i.CustomToolCallOutput)
+
+
+def _is_sent(item: i.AnyItem, run_here: Collection[str | None]) -> bool:
+    """Whether a client says this, and not a model or the server."""
+    if isinstance(item, i.Message):
+        return item.role != "assistant"
+    if isinstance(item, i.ToolSearchOutput) and not item.call_id:
+        return False
+    is_output = isinstance(item, _OUTPUTS) and i.answered_call_id(item) not in run_here
+    return is_output or isinstance(item, i.McpApprovalResponse)
+
+
+def _sent(item: i.AnyItem) -> Any:
+    """Return what a client says with an item of its own."""
+    if isinstance(item, i.Message):
+        return item.role, _said(item.content)
+    if isinstance(item, i.McpApprovalResponse):
+        return "approval", item.approval_request_id
+    output = getattr(item, "output", None)
+    said = _said(output) if isinstance(item, _OF_TEXT) else _plain(output)
+    return "output", i.answered_call_id(item) or getattr(item, "name", None) or None, said
+
+
+def _said(content: Any) -> list[Any]:
+    """Return a content as texts and other parts; a text may be in any number of parts."""
+    parts: list[Any] = []
+    for part in (content,) if isinstance(content, str) else content or ():
+        text = _text_of(part)
+        if text is None:
+            parts.append(_plain(part))
+        elif parts and isinstance(parts[-1], str):
+            parts[-1] += text
+        elif text:
+            parts.append(text)
+    return parts
+
+
+def _text_of(part: Any) -> str | None:
+    match part:
+        case str():
+            return part
+        case InputText(text=text) | OutputText(text=text) | PlainText(text=text):
+            return text
+        case Refusal(refusal=text):
+            return text
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the fields that say nothing."""
+    built = msgspec.to_builtins(value) if value is not UNSET else None
+    if isinstance(built, dict):
+        return {name: each for name, each in built.items() if each is not None}
+    return built
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.sha256(_encode(value)).digest()

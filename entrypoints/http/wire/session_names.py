@@ -1,0 +1,39 @@
+"""The session that a request names: in a header, in `metadata`, or in a header of its client's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from antiphon.domain.history.sessions import NAME_KEY, Session, read_session
+from antiphon.domain.requests.request import CreateResponse
+
+SESSION_HEADER = "x-antiphon-session"
+"""Of a request, it names the session. Of an answer, it tells how the response has to do with it."""
+
+CONVERSATION_HEADER = "x-antiphon-conversation"
+"""Of an answer: the conversation that its response is in."""
+
+_SESSION = SESSION_HEADER.encode()
+
+
+def session_in(
+    headers: Mapping[bytes, bytes],
+    request: CreateResponse,
+    *,
+    is_stateless: bool,
+    client_headers: Sequence[str] = (),
+) -> Session | None:
+    """Return the session of a request, None if it has none.
+
+    `is_stateless`: its API knows no conversations. `client_headers` are those in which clients send
+    names of their own. Raises: RequestError.
+    """
+    if _SESSION in headers:
+        name = headers[_SESSION].decode("latin-1")
+        return read_session(name, SESSION_HEADER, is_stateless=is_stateless)
+    if request.metadata and (named := request.metadata.get(NAME_KEY)) is not None:
+        return read_session(named, f"metadata.{NAME_KEY}", is_stateless=is_stateless)
+    for each in client_headers:
+        if name := headers.get(each.lower().encode(), b"").decode("latin-1"):
+            return read_session(name, each, is_stateless=is_stateless)
+    return None
