@@ -1,0 +1,215 @@
+"""Sessions: what clients of every API do is one conversation, which any of them goes on with."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import Struct
+from tests.http.conftest import script, text_of, wait_until
+
+Json = dict[str, Any]
+SYSTEM = "Be brief."
+ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+SESSION, CONVERSATION = "x-antiphon-session", "x-antiphon-conversation"
+CODE_SESSION = "x-claude-code-session-id"
+
+
+@pytest.fixture(scope="module")
+def http(
+    serve_from: Callable[..., AbstractContextManager[Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("sessions")
+    given = {"store": "sqlite", "keep_traces": "all", "session_header": [CODE_SESSION]}
+    with (
+        serve_from(folder, **given) as server,
+        httpx.Client(base_url=server.api, timeout=30) as client,
+    ):
+        yield client
+
+
+class Answer(Struct, frozen=True):
+    id: str
+    text: str
+    call: str
+    session: str
+    conversation: str
+
+
+class Door:
+    """A client of one API, with the history that it has."""
+
+    path = "/responses"
+    key = "input"
+    fields: Json = {"instructions": SYSTEM, "tools": [{"type": "function", **ADD, "strict": False}]}
+
+    def __init__(self, http: httpx.Client, model: str = "scripted-chat") -> None:
+        self.http, self.model = http, model
+        self.history: list[Json] = []
+
+    def ask(self, *turns: Any, session: str, text: str = "", **body: Any) -> Answer:
+        return self.send({"role": "user", "content": text + script(*turns)}, session, **body)
+
+    def send(self, message: Json, session: str, **body: Any) -> Answer:
+        self.history.append(message)
+        sent = {"model": self.model, **self.fields, self.key: self.history, **body}
+        answer = self.http.post(self.path, json=sent, headers={SESSION: session})
+        assert answer.status_code == 200, answer.text
+        found: Json = answer.json()
+        text, call = self.read(found)
+        headers = answer.headers
+        place = (headers.get(SESSION, ""), headers.get(CONVERSATION, ""))
+        return Answer(f"resp_{found['id'].split('_')[-1].split('-')[-1]}", text, call, *place)
+
+    def read(self, found: Json) -> tuple[str, str]:
+        """Keep what was answered as this client does, and return its text and its call."""
+        self.history += found["output"]
+        calls = [item["call_id"] for item in found["output"] if item["type"] == "function_call"]
+        return text_of(found), "".join(calls)
+
+    def output_of(self, call: str, text: str) -> Json:
+        return {"type": "function_call_output", "call_id": call, "output": text}
+
+
+class New(Door):
+    """A client of Responses that sends what is new alone."""
+
+    def read(self, found: Json) -> tuple[str, str]:
+        read = super().read(found)
+        self.history = []
+        return read
+
+
+class Chat(Door):
+    path = "/chat/completions"
+    key = "messages"
+    fields = {"tools": [{"type": "function", "function": ADD}]}
+
+    def __init__(self, http: httpx.Client, model: str = "scripted-chat") -> None:
+        super().__init__(http, model)
+        self.history.append({"role": "system", "content": SYSTEM})
+
+    def read(self, found: Json) -> tuple[str, str]:
+        message = found["choices"][0]["message"]
+        self.history.append({name: message.get(name) for name in ("role", "content", "tool_calls")})
+        calls = message.get("tool_calls") or ()
+        return message["content"] or "", "".join(call["id"] for call in calls)
+
+    def output_of(self, call: str, text: str) -> Json:
+        return {"role": "tool", "tool_call_id": call, "content": text}
+
+
+class Code(Door):
+    """A client of Messages."""
+
+    path = "/messages"
+    key = "messages"
+    fields = {
+        "max_tokens": 1000,
+        "system": SYSTEM,
+        "tools": [
+            {"name": "add", "description": "Adds.", "input_schema": ADD["parameters"]},
+        ],
+    }
+
+    def read(self, found: Json) -> tuple[str, str]:
+        self.history.append({"role": "assistant", "content": found["content"]})
+        blocks = found["content"]
+        text = "".join(each["text"] for each in blocks if each["type"] == "text")
+        return text, "".join(each["id"] for each in blocks if each["type"] == "tool_use")
+
+    def output_of(self, call: str, text: str) -> Json:
+        block = {"type": "tool_result", "tool_use_id": call, "content": text}
+        return {"role": "user", "content": [block]}
+
+
+DOORS: Sequence[type[Door]] = (Door, New, Chat, Code)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"session {uuid.uuid4().hex}"
+
+
+def prompt_of(http: httpx.Client, answer: Answer) -> list[int]:
+    found = http.get(f"/responses/{answer.id}/explain").json()
+    tokens: list[int] = found["turns"][0]["prompt_token_ids"]
+    assert tokens
+    return tokens
+
+
+def items_of(http: httpx.Client, conversation: str) -> list[Json]:
+    page = http.get(f"/conversations/{conversation}/items", params={"order": "asc", "limit": 100})
+    assert page.status_code == 200, page.text
+    found: list[Json] = page.json()["data"]
+    return found
+
+
+def test_the_same_conversation_through_any_door_gives_the_same_prompts(
+    http: httpx.Client, model: str, name: str
+) -> None:
+    prompts, kinds = [], []
+    for door in DOORS:
+        client = door(http, model)
+        own = f"{name} {door.__name__}"
+        call = {"call": "add", "args": {"a": 1, "b": [2]}}
+        turns = [[{"think": "Hm."}, {"say": "I add."}, call], [{"think": "So."}, {"say": "Done."}]]
+        answers = [client.ask(*turns, session=own)]
+        answers.append(client.send(client.output_of(answers[0].call, "3"), own))
+        answers.append(client.ask([{"think": "So."}, {"say": " It is 3. "}], session=own))
+        answers.append(client.ask({"say": "Bye."}, session=own))
+        assert [each.session for each in answers] == ["begun", *["continued"] * 3]
+        assert len({each.conversation for each in answers}) == 1
+        prompts.append([prompt_of(http, each) for each in answers])
+        kinds.append([item["type"] for item in items_of(http, answers[0].conversation)])
+    assert all(each == prompts[0] for each in prompts)
+    assert all(each == kinds[0] for each in kinds)
+
+
+def test_any_client_goes_on_where_another_one_was(http: httpx.Client, name: str) -> None:
+    code, codex, chat = Code(http), New(http), Chat(http)
+    begun = code.ask({"say": "one"}, session=name)
+    codex.ask({"say": "two"}, session=name)
+    seen = chat.ask({"say": "three"}, session=f"{name}; join")
+    assert seen.session == "continued"
+    texts = [part["text"] for item in items_of(http, begun.conversation) for part in item["content"]]
+    assert [each for each in texts if len(each) < 6] == ["one", "two", "three"]
+    # By its id, as a conversation like any other, and in the lists that the console shows.
+    sent = {"model": "scripted-chat", "input": script({"say": "four"})}
+    found = http.post("/responses", json={**sent, "conversation": begun.conversation}).json()
+    assert found["conversation"] == {"id": begun.conversation}
+    listed = http.get("/responses", params={"conversation": begun.conversation}).json()["data"]
+    assert len(listed) == 4
+    named = http.get("/conversations", params={"metadata[antiphon_session]": name}).json()["data"]
+    assert [each["id"] for each in named] == [begun.conversation]
+
+
+@pytest.mark.parametrize("door", [Chat, Code])
+def test_a_history_that_differs_runs_as_it_is_and_stays_aside(
+    http: httpx.Client, name: str, door: type[Door]
+) -> None:
+    client = door(http)
+    begun = client.ask({"say": "one"}, session=name)
+    client.ask({"say": "two"}, session=name)
+    before = items_of(http, begun.conversation)
+    edited, alone = door(http), door(http)
+    edited.history += client.history[len(edited.history) : -4]
+    for each, session in ((edited, name), (alone, f"{name} alone")):
+        if each is alone:
+            each.history = edited.history[:-2]
+        answer = each.ask({"say": "other"}, text="edited ", session=session)
+        assert answer.text == "other"
+        assert (answer.session == "aside") == (each is edited)
+        stored = http.get(f"/responses/{answer.id}").json()
+        assert (stored["conversation"] is None) == (each is edited)
+        prompts = prompt_of(http, answer)
+        if each is edited:
+            expected = prompts
+    assert prompts == expected
+    assert items_of(http, begun.conversation) == before
