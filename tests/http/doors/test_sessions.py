@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ Json = dict[str, Any]
 SYSTEM = "Be brief."
 ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 SESSION, CONVERSATION = "x-antiphon-session", "x-antiphon-conversation"
+KEY = "antiphon_session"
 CODE_SESSION = "x-claude-code-session-id"
 
 
@@ -213,3 +213,117 @@ def test_a_history_that_differs_runs_as_it_is_and_stays_aside(
             expected = prompts
     assert prompts == expected
     assert items_of(http, begun.conversation) == before
+
+
+def test_a_session_is_named_in_whatever_way_a_client_can(http: httpx.Client, name: str) -> None:
+    messages = [{"role": "user", "content": script({"say": "one"})}]
+    chat = {"model": "scripted-chat", "messages": messages}
+    joined = f"{name}; join"
+    named: Json = {"metadata": {KEY: joined}}
+    ways: list[tuple[str, Json, Json]] = [
+        ("/chat/completions", {**chat, **named}, {}),
+        ("/messages", {**chat, **named, "max_tokens": 99}, {}),
+        ("/responses", {"model": "scripted-chat", "input": messages, **named}, {}),
+        ("/messages", {**chat, "max_tokens": 99}, {CODE_SESSION: joined}),
+    ]
+    found = set()
+    for path, body, headers in ways:
+        answer = http.post(path, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        found.add(answer.headers[CONVERSATION])
+    assert len(found) == 1
+    assert CONVERSATION not in http.post("/chat/completions", json=chat).headers
+
+
+@pytest.mark.parametrize("wrong", ["", "a;b", "a; joins", "x" * 257, "\u00e9"])
+def test_a_name_that_cannot_be_one_is_refused(http: httpx.Client, wrong: str) -> None:
+    body = {"model": "scripted-chat", "messages": [{"role": "user", "content": "hi"}]}
+    in_header = {SESSION: wrong.encode("latin-1")}
+    for answer, place in (
+        (http.post("/chat/completions", json=body, headers=in_header), SESSION),
+        (
+            http.post("/chat/completions", json={**body, "metadata": {KEY: wrong}}),
+            f"metadata.{KEY}",
+        ),
+    ):
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == place
+
+
+def test_what_cannot_be_of_a_session_is_aside_or_refused(http: httpx.Client, name: str) -> None:
+    ask = {"role": "user", "content": script({"say": '{"title": "Adding"}'})}
+    title: Json = {"messages": [ask], "response_format": {"type": "json_object"}}
+    chat = Chat(http)
+    body: Json = {"model": "scripted-chat", **title}
+    aside = http.post("/chat/completions", json=body, headers={SESSION: name})
+    assert (aside.headers[SESSION], CONVERSATION in aside.headers) == ("aside", False)
+    assert chat.ask({"say": "one"}, session=name).session == "begun"
+    several = http.post(
+        "/chat/completions", json={**body, "n": 2}, headers={SESSION: name}
+    )
+    assert (several.status_code, several.json()["error"]["param"]) == (400, "n")
+    before = http.post("/responses", json={"model": "scripted-chat", "input": "hi"}).json()["id"]
+    goes_on = {"model": "scripted-chat", "input": "hi", "previous_response_id": before}
+    assert http.post("/responses", json=goes_on, headers={SESSION: name}).headers[SESSION] == "aside"
+
+
+def test_an_error_names_what_the_client_sent(http: httpx.Client, name: str) -> None:
+    for door, path in ((Chat, "messages[3].content[1]"), (Code, "messages[2].content[1].source")):
+        client, session = door(http), f"{name} {door.__name__}"
+        client.ask({"say": "one"}, session=session)
+        image: Json = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        if door is Code:
+            source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+            image = {"type": "image", "source": source}
+        content = [{"type": "text", "text": "Look."}, image]
+        sent = {
+            "model": "scripted-chat",
+            **client.fields,
+            client.key: [*client.history, {"role": "user", "content": content}],
+        }
+        answer = http.post(client.path, json=sent, headers={SESSION: session})
+        assert answer.status_code == 400, answer.text
+        assert path in answer.text
+
+
+def test_a_prompt_is_counted_as_it_is_in_the_session(http: httpx.Client, name: str) -> None:
+    code = Code(http)
+    New(http).ask([{"think": "Hm."}, {"say": "unseen"}], session=name)
+    sent = {"model": "scripted-chat", **code.fields}
+    sent["messages"] = [{"role": "user", "content": script({"say": "one"})}]
+    joined = {SESSION: f"{name}; join"}
+    counted = http.post("/messages/count_tokens", json=sent, headers=joined).json()
+    created = http.post("/messages", json=sent, headers=joined).json()
+    usage = created["usage"]
+    assert counted["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+SLOW = {"say": "word ", "repeat": 400, "tick": 0.01}
+
+
+@pytest.mark.parametrize("door", [Chat, Code])
+def test_a_session_goes_on_after_an_answer_that_was_cut_off(
+    http: httpx.Client, name: str, door: type[Door]
+) -> None:
+    client = door(http)
+    begun = client.ask({"say": "one"}, session=name)
+    client.history.append({"role": "user", "content": script(SLOW)})
+    sent = {"model": "scripted-chat", **client.fields, client.key: client.history, "stream": True}
+    with http.stream("POST", client.path, json=sent, headers={SESSION: name}) as stream:
+        pieces = stream.iter_text()  # held: without it, the stream would be closed
+        assert any("word" in piece for piece in pieces)
+        # Another request at the same time has an end, too.
+        busy = {"model": "scripted-chat", "input": "hi"}
+        locked = http.post("/responses", json=busy, headers={SESSION: name})
+        assert locked.json()["error"]["code"] == "conversation_locked"
+        meanwhile = door(http)
+        meanwhile.history = client.history[:-1]
+        assert meanwhile.ask({"say": "two"}, session=name).session == "aside"
+    wait_until(lambda: len(items_of(http, begun.conversation)) == 4)
+    if door is Chat:
+        client.history.append({"role": "assistant", "content": "wor"})
+    answer = client.ask({"say": "three"}, session=name)
+    assert answer.session == "continued"
+    assert [item.get("role") for item in items_of(http, begun.conversation)] == [
+        *("user", "assistant") * 3
+    ]
