@@ -108,20 +108,13 @@ def marks_of(items: Sequence[i.AnyItem]) -> list[Mark]:
 
 
 def count_known(held: Sequence[i.AnyItem], sent: Sequence[i.AnyItem], *, joins: bool) -> int | None:
-    """Return how many of the `sent` items a conversation holds already: those at their beginning.
+    """Return how many of the `sent` items, from the first one on, a conversation holds already.
 
-    They are all that it holds or, if the client `joins`, the last of it. None: the client has
-    another history.
+    They are all that it holds; None if they are not, since the client has another history then. If
+    it `joins`, they are any of it, up to an answer: the client knows what it was there for.
     """
     ours, theirs = marks_of(held), marks_of(sent)
-    if not joins:
-        return _count_whole(ours, theirs)
-    common = _overlap([each.digest for each in theirs], [each.digest for each in ours])
-    if common:
-        return theirs[common - 1].end
-    answers = {each.digest for each in ours if each.is_answer}
-    has_another = any(each.is_answer and each.digest in answers for each in theirs)
-    return None if has_another else 0
+    return _count_joined(ours, theirs) if joins else _count_whole(ours, theirs)
 
 
 def leading_texts(items: Sequence[i.AnyItem]) -> list[str]:
@@ -157,20 +150,15 @@ def _count_whole(ours: Sequence[Mark], theirs: Sequence[Mark]) -> int | None:
     return theirs[known - 1].end if known else 0
 
 
-def _overlap(begins: Sequence[bytes], ends: Sequence[bytes]) -> int:
-    """Return the length of the longest beginning of one sequence that is the end of the other.
-
-    >>> _overlap([b"c", b"d", b"e"], [b"a", b"c", b"c", b"d"])
-    2
-    """
-    joined: list[bytes | None] = [*begins, None, *ends]  # None is equal to nothing in them
-    lengths = [0] * len(joined)
-    for place in range(1, len(joined)):
-        length = lengths[place - 1]
-        while length and joined[place] != joined[length]:
-            length = lengths[length - 1]
-        lengths[place] = length + (joined[place] == joined[length])
-    return lengths[-1] if ends else 0
+def _count_joined(ours: Sequence[Mark], theirs: Sequence[Mark]) -> int:
+    known = 0
+    rest = iter(ours)
+    for mark in theirs:
+        if all(each.digest != mark.digest for each in rest):
+            break  # `rest` is behind the one that is equal, or at its end
+        if mark.is_answer:
+            known = mark.end  # a question may be asked again
+    return known
 
 
 def _answer(items: Sequence[i.AnyItem], end: int) -> list[Mark]:

@@ -178,7 +178,9 @@ def test_any_client_goes_on_where_another_one_was(http: httpx.Client, name: str)
     codex.ask({"say": "two"}, session=name)
     seen = chat.ask({"say": "three"}, session=f"{name}; join")
     assert seen.session == "continued"
-    texts = [part["text"] for item in items_of(http, begun.conversation) for part in item["content"]]
+    texts = [
+        part["text"] for item in items_of(http, begun.conversation) for part in item["content"]
+    ]
     assert [each for each in texts if len(each) < 6] == ["one", "two", "three"]
     # By its id, as a conversation like any other, and in the lists that the console shows.
     sent = {"model": "scripted-chat", "input": script({"say": "four"})}
@@ -258,13 +260,13 @@ def test_what_cannot_be_of_a_session_is_aside_or_refused(http: httpx.Client, nam
     aside = http.post("/chat/completions", json=body, headers={SESSION: name})
     assert (aside.headers[SESSION], CONVERSATION in aside.headers) == ("aside", False)
     assert chat.ask({"say": "one"}, session=name).session == "begun"
-    several = http.post(
-        "/chat/completions", json={**body, "n": 2}, headers={SESSION: name}
-    )
+    several = http.post("/chat/completions", json={**body, "n": 2}, headers={SESSION: name})
     assert (several.status_code, several.json()["error"]["param"]) == (400, "n")
     before = http.post("/responses", json={"model": "scripted-chat", "input": "hi"}).json()["id"]
     goes_on = {"model": "scripted-chat", "input": "hi", "previous_response_id": before}
-    assert http.post("/responses", json=goes_on, headers={SESSION: name}).headers[SESSION] == "aside"
+    assert (
+        http.post("/responses", json=goes_on, headers={SESSION: name}).headers[SESSION] == "aside"
+    )
 
 
 def test_an_error_names_what_the_client_sent(http: httpx.Client, name: str) -> None:
