@@ -55,7 +55,13 @@ from antiphon.entrypoints.http.api.response_lists import (
     statuses_of,
 )
 from antiphon.entrypoints.http.api.services import Services
-from antiphon.entrypoints.http.pages.openapi import EVENTS, IDEMPOTENCY_KEY, json_of, operation
+from antiphon.entrypoints.http.pages.openapi import (
+    EVENTS,
+    IDEMPOTENCY_KEY,
+    SESSION,
+    json_of,
+    operation,
+)
 from antiphon.entrypoints.http.wire.asgi_responses import (
     EventStreamResponse,
     FinalResponse,
@@ -81,7 +87,7 @@ class Responses(Controller):
             "The response, or its events if `stream` is true.",
             takes="CreateResponse",
             gives={**json_of("Response"), **EVENTS},
-            headers=[IDEMPOTENCY_KEY],
+            headers=[IDEMPOTENCY_KEY, SESSION],
         ),
         status_code=200,
     )
@@ -96,7 +102,10 @@ class Responses(Controller):
         "/input_tokens",
         summary="Count input tokens",
         operation_class=operation(
-            "The count of input tokens.", takes="CreateResponse", gives="InputTokens"
+            "The count of input tokens.",
+            takes="CreateResponse",
+            gives="InputTokens",
+            headers=[SESSION],
         ),
         status_code=200,
     )

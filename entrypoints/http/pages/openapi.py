@@ -59,6 +59,7 @@ from antiphon.entrypoints.http.doors.messages.message import AnswerMessage, Coun
 from antiphon.entrypoints.http.doors.messages.models import MessagesModel, MessagesModelList
 from antiphon.entrypoints.http.doors.messages.request import CountedMessages, MessagesRequest
 from antiphon.entrypoints.http.pages.openapi_page import OpenApiPage
+from antiphon.entrypoints.http.wire.session_names import SESSION_HEADER
 
 PATH = "/schema"
 BEARER = "bearer"
@@ -231,6 +232,14 @@ IDEMPOTENCY_KEY = Parameter(
     required=False,
     description="For one day, the same key and body return the same response without a second run.",
     schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=255),
+)
+
+SESSION = Parameter(
+    name=SESSION_HEADER,
+    param_in="header",
+    required=False,
+    description="The name of a session, whose conversation the request continues or begins.",
+    schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=300),
 )
 
 

@@ -73,6 +73,7 @@ from antiphon.entrypoints.http.wire.bodies import (
 )
 from antiphon.entrypoints.http.wire.dialects import dialect_or_default
 from antiphon.entrypoints.http.wire.frame_queue import FrameBudget
+from antiphon.entrypoints.http.wire.session_names import unheeded_session
 from antiphon.entrypoints.http.wire.sse import ClientEncoder, SilentStream
 
 logger = logging.getLogger("antiphon.websocket")
@@ -310,7 +311,7 @@ class WebSocketSession:
             context=request_context(self._socket, shares_connection=True),
             remembered=self._continuations.remembered,
             strict=self._options.strict,
-            ignored=asked.ignored,
+            ignored=(*asked.ignored, *unheeded_session(asked.request)),
             steers=self._steering.open(lane, response_id),
             is_expanded=asked.follows,
             may_have_agents=knows_agents(self._socket),

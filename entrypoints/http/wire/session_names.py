@@ -16,6 +16,11 @@ CONVERSATION_HEADER = "x-antiphon-conversation"
 _SESSION = SESSION_HEADER.encode()
 
 
+def unheeded_session(request: CreateResponse) -> Sequence[str]:
+    """Return where a request names a session, if it comes in a way that knows none."""
+    return (f"metadata.{NAME_KEY}",) if NAME_KEY in (request.metadata or {}) else ()
+
+
 def session_in(
     headers: Mapping[bytes, bytes],
     request: CreateResponse,

@@ -25,7 +25,13 @@ from antiphon.entrypoints.http.api.services import Services
 from antiphon.entrypoints.http.doors.chat.chunks import ChatEncoder
 from antiphon.entrypoints.http.doors.chat.completion import ChatView, completion_id, response_id_of
 from antiphon.entrypoints.http.doors.chat.reading import read_chat
-from antiphon.entrypoints.http.pages.openapi import CHUNKS, IDEMPOTENCY_KEY, json_of, operation
+from antiphon.entrypoints.http.pages.openapi import (
+    CHUNKS,
+    IDEMPOTENCY_KEY,
+    SESSION,
+    json_of,
+    operation,
+)
 from antiphon.entrypoints.http.wire.asgi_responses import JsonResponse
 
 ENDED = TERMINAL - {"failed"}
@@ -47,7 +53,7 @@ class ChatCompletions(Controller):
             "The completion, or its chunks if `stream` is true.",
             takes="ChatRequest",
             gives={**json_of("ChatCompletion"), **CHUNKS},
-            headers=[IDEMPOTENCY_KEY],
+            headers=[IDEMPOTENCY_KEY, SESSION],
         ),
         status_code=200,
     )

@@ -17,6 +17,7 @@ from antiphon.entrypoints.http.doors.messages.reading import read_counted, read_
 from antiphon.entrypoints.http.pages.openapi import (
     IDEMPOTENCY_KEY,
     MESSAGE_EVENTS,
+    SESSION,
     json_of,
     operation,
 )
@@ -34,7 +35,7 @@ class Messages(Controller):
             "The message, or its events if `stream` is true.",
             takes="MessagesRequest",
             gives={**json_of("AnswerMessage"), **MESSAGE_EVENTS},
-            headers=[IDEMPOTENCY_KEY],
+            headers=[IDEMPOTENCY_KEY, SESSION],
             errors="MessagesError",
         ),
         status_code=200,
@@ -56,6 +57,7 @@ class Messages(Controller):
             "The count of input tokens.",
             takes="CountedMessages",
             gives="CountedTokens",
+            headers=[SESSION],
             errors="MessagesError",
         ),
         status_code=200,
