@@ -23,19 +23,33 @@ from antiphon.application.responses.start import AcceptedResponse, SessionState
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.errors import ConversationLocked, NotFound, RequestError, StoreError
 from antiphon.domain.history.conversation import Conversation, Entry, entries, raw_items
-from antiphon.domain.history.sessions import NAME_KEY, Session, count_known, leading_texts
+from antiphon.domain.history.sessions import (
+    LAST_KEY,
+    NAME_KEY,
+    Session,
+    compare,
+    is_of_client,
+    leading_texts,
+)
 from antiphon.domain.requests.request import CreateResponse, JsonObjectFormat, JsonSchemaFormat
+
+MAX_REMOVED = 100
+"""Items that one request may take back, each with an operation of the store."""
 
 _INPUT = re.compile(r"\binput\[(\d+)\]")
 _encode = msgspec.json.Encoder().encode
 
 
 class Entered(Struct, frozen=True, kw_only=True):
-    """A request as it goes on, and how many of the items that the client sent it lacks."""
+    """A request as it goes on, and how many of the items that the client sent it lacks.
+
+    `removed` are the ids of items at the end of the conversation that the client has taken back.
+    """
 
     submission: Submission
     state: SessionState
     left_out: int = 0
+    removed: Sequence[str] = ()
 
     def accept(self, accepted: AcceptedResponse) -> AcceptedResponse:
         """Return the response of the request, for the client that sent it."""
@@ -86,16 +100,21 @@ class EnterSession:
 
         Raises: RequestError, StoreError.
         """
-        with suppress(NotFound):
-            if not _continues_by_itself(submission.request):
-                return await self._compare(submission) or _aside(submission)
+        conversation = await self._find(submission)
+        if conversation is None or _continues_by_itself(submission.request):
+            return _aside(submission)
+        with suppress(NotFound):  # deleted since
+            return await self._compare(submission, conversation) or _aside(submission)
         return _aside(submission)
 
     async def _enter(self, submission: Submission, claim: AsyncExitStack) -> Entered:
-        if _continues_by_itself(submission.request) or not await self._open(submission):
+        if _continues_by_itself(submission.request):
+            return _aside(submission)
+        conversation = await self._find(submission) or await self._begin(submission)
+        if conversation is None:
             return _aside(submission)
         tenant, response_id = submission.caller.tenant, submission.response_id
-        request = _in_conversation(submission)
+        request = replace(submission.request, conversation=conversation.id)
         try:
             await claim.enter_async_context(
                 self._claim_conversation(request, tenant=tenant, response_id=response_id)
@@ -104,49 +123,88 @@ class EnterSession:
             if _session_of(submission).joins:
                 raise
             return _aside(submission)  # the next request brings what this one adds
-        entered = await self._compare(submission)
+        entered = await self._compare(submission, conversation)
         if entered is None:
-            await self._store.release_conversation(
-                tenant, request.conversation_id or "", response_id
-            )
-        return entered or _aside(submission)
+            await self._store.release_conversation(tenant, conversation.id, response_id)
+            return _aside(submission)
+        for item in reversed(entered.removed):
+            with suppress(NotFound):
+                await self._store.delete_conversation_item(tenant, conversation.id, item)
+        await self._note(submission, conversation)
+        return entered
 
-    async def _open(self, submission: Submission) -> bool:
-        """Return whether the session has a conversation, now."""
+    async def _find(self, submission: Submission) -> Conversation | None:
+        tenant = submission.caller.tenant
+        try:
+            return await self._store.get_conversation(
+                tenant, _session_of(submission).conversation_of(tenant)
+            )
+        except NotFound:
+            return None
+
+    async def _begin(self, submission: Submission) -> Conversation | None:
+        """Return a new conversation, None if the request does not begin one."""
         session, tenant = _session_of(submission), submission.caller.tenant
-        conversation_id = session.conversation_of(tenant)
-        if await self._exists(tenant, conversation_id):
-            return True
         if not session.joins and _asks_for_data(submission.request):
-            return False
+            return None
         conversation = Conversation(
-            id=conversation_id,
+            id=session.conversation_of(tenant),
             created_at=int(self._now()),
             metadata={NAME_KEY: session.name},
         )
         try:
             await self._store.create_conversation(tenant, conversation)
         except StoreError:  # another request may have made it
-            if not await self._exists(tenant, conversation_id):
+            if (found := await self._find(submission)) is None:
                 raise
-        return True
+            return found
+        return conversation
 
-    async def _exists(self, tenant: str, conversation_id: str) -> bool:
-        try:
-            await self._store.get_conversation(tenant, conversation_id)
-        except NotFound:
-            return False
-        return True
-
-    async def _compare(self, submission: Submission) -> Entered | None:
+    async def _compare(self, submission: Submission, conversation: Conversation) -> Entered | None:
         """Return the request with what is new, None if its history is another one.
 
         Raises: NotFound if there is no conversation; RequestError.
         """
-        request = _in_conversation(submission)
-        history = await self._load_history(request, tenant=submission.caller.tenant, remembered={})
+        request = replace(submission.request, conversation=conversation.id)
+        tenant = submission.caller.tenant
+        history = await self._load_history(request, tenant=tenant, remembered={})
         size = ITEM_BYTES * (len(history) + len(raw_items(request.input)))
-        return await run_in_thread(size, _with_rest, submission, request, history)
+        entered = await run_in_thread(size, _with_rest, submission, request, history)
+        if entered is None or not entered.removed:
+            return entered
+        last = conversation.metadata.get(LAST_KEY, "")
+        return entered if await self._may_remove(submission, entered, history, last) else None
+
+    async def _may_remove(
+        self, submission: Submission, entered: Entered, history: Sequence[Entry], last: str
+    ) -> bool:
+        """Return whether a client may take back the end of a conversation: it is its own.
+
+        The answer of another client is not, which this one may only not have seen.
+        """
+        door, _, response_id = last.partition(" ")
+        if door != submission.context.door or len(entered.removed) > MAX_REMOVED:
+            return False
+        try:
+            response = await self._store.get_response(submission.caller.tenant, response_id)
+        except NotFound:
+            return False
+        own = {item.id for item in response.output}
+        ends = [each.item for each in history[len(history) - len(entered.removed) :]]
+        return all(item.id in own for item in ends if not is_of_client(item))
+
+    async def _note(self, submission: Submission, conversation: Conversation) -> None:
+        """Note who goes on, if that client may take it back."""
+        last = f"{submission.context.door} {submission.response_id}"
+        if _session_of(submission).joins:
+            last = ""
+        if conversation.metadata.get(LAST_KEY, "") != last:
+            metadata = {**conversation.metadata, LAST_KEY: last}
+            if not last:
+                del metadata[LAST_KEY]
+            await self._store.update_conversation(
+                submission.caller.tenant, conversation.id, metadata
+            )
 
 
 def _with_rest(
@@ -158,10 +216,10 @@ def _with_rest(
     if session.is_stateless and request.instructions is None:
         texts = leading_texts(sent)
     held = [each.item for each in history]
-    known = count_known(held, sent[len(texts) :], joins=session.joins)
+    known = compare(held, sent[len(texts) :], joins=session.joins)
     if known is None:
         return None
-    left_out = len(texts) + known
+    left_out = len(texts) + known.sent
     if texts:  # as a client of an API with conversations says it: they are of this request
         request = replace(request, instructions="\n\n".join(filter(None, texts)) or None)
     if left_out:
@@ -174,10 +232,11 @@ def _with_rest(
             # A prompt template has been applied; whoever starts the run must not do it again.
             body=None if body is None else _encode(replace(request, prompt=None)),
             session=None,
-            history=history,
+            history=history[: known.held],
         ),
         state="continued" if history else "begun",
         left_out=left_out,
+        removed=[str(item.id) for item in held[known.held :]],
     )
 
 
@@ -188,11 +247,6 @@ def _aside(submission: Submission) -> Entered:
 def _session_of(submission: Submission) -> Session:
     assert submission.session is not None, "only requests that name a session come here"
     return submission.session
-
-
-def _in_conversation(submission: Submission) -> CreateResponse:
-    conversation_id = _session_of(submission).conversation_of(submission.caller.tenant)
-    return replace(submission.request, conversation=conversation_id)
 
 
 def _continues_by_itself(request: CreateResponse) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,11 +20,14 @@ from msgspec import UNSET, Struct
 from antiphon.domain import items as i
 from antiphon.domain.content import InputText, OutputText, PlainText, Refusal
 from antiphon.domain.errors import RequestError
-from antiphon.domain.history.conversation import INSTRUCTORS, UNFINISHED
+from antiphon.domain.history.conversation import INSTRUCTORS
 from antiphon.domain.vocabulary.tool import parse_arguments
 
 NAME_KEY = "antiphon_session"
 """The key of `metadata` that names a session."""
+
+LAST_KEY = "antiphon_last"
+"""The key of a conversation's metadata for who has gone on with it: a door, and its response."""
 
 JOIN = "join"
 
@@ -79,15 +82,12 @@ def read_session(value: str, place: str, *, is_stateless: bool) -> Session:
 class Mark(Struct, frozen=True):
     """What a client knows of some items, whatever its API. `end` is the position behind them.
 
-    All that a model and the server did between two items of the client is one mark. `text` is what
-    the model said in it, if it `is_cut`: the client may have less of it, or nothing.
+    All that a model and the server did between two items of the client is one mark.
     """
 
     digest: bytes
     end: int
     is_answer: bool = False
-    is_cut: bool = False
-    text: str = ""
 
 
 def marks_of(items: Sequence[i.AnyItem]) -> list[Mark]:
@@ -96,25 +96,40 @@ def marks_of(items: Sequence[i.AnyItem]) -> list[Mark]:
     answer: list[i.AnyItem] = []
     run_here = {i.call_id_of(item) for item in items if i.is_server_run_call(item)}
     for position, item in enumerate(items):
-        is_sent = _is_sent(item, run_here)
-        if not is_sent and not isinstance(item, _SETTINGS):
+        if not is_of_client(item, run_here):
             answer.append(item)
             continue
         marks += _answer(answer, position)
         answer = []
-        if is_sent:
+        if not isinstance(item, _SETTINGS):
             marks.append(Mark(_digest(_sent(item)), position + 1))
     return [*marks, *_answer(answer, len(items))]
 
 
-def count_known(held: Sequence[i.AnyItem], sent: Sequence[i.AnyItem], *, joins: bool) -> int | None:
-    """Return how many of the `sent` items, from the first one on, a conversation holds already.
+class Known(Struct, frozen=True):
+    """How many of the items that a client sends, from the first one on, a conversation holds
+    already; and how many of those that it holds, from the first one on, the client has."""
 
-    They are all that it holds; None if they are not, since the client has another history then. If
-    it `joins`, they are any of it, up to an answer: the client knows what it was there for.
+    sent: int
+    held: int
+
+
+def compare(held: Sequence[i.AnyItem], sent: Sequence[i.AnyItem], *, joins: bool) -> Known | None:
+    """Compare a conversation with what a client sends.
+
+    If it `joins`, it has all that is held, and may send any of that again, up to an answer: it
+    knows what it was there for. If it sends all, it may lack the last answer, or that with the
+    question; None if it lacks more, since it has another history then.
     """
     ours, theirs = marks_of(held), marks_of(sent)
-    return _count_joined(ours, theirs) if joins else _count_whole(ours, theirs)
+    if joins:
+        return Known(_count_joined(ours, theirs), len(held))
+    for count in _beginnings(ours):
+        begins = [each.digest for each in ours[:count]]
+        if begins == [each.digest for each in theirs[:count]]:
+            end = theirs[count - 1].end if count else 0
+            return Known(end, len(held) if count == len(ours) else ours[count - 1].end)
+    return None
 
 
 def leading_texts(items: Sequence[i.AnyItem]) -> list[str]:
@@ -135,19 +150,18 @@ def leading_texts(items: Sequence[i.AnyItem]) -> list[str]:
     return []
 
 
-def _count_whole(ours: Sequence[Mark], theirs: Sequence[Mark]) -> int | None:
-    known = len(ours)
-    if known and ours[-1].is_cut:
-        known -= 1  # what the client has of it is compared below
-    if len(theirs) < known or any(
-        ours[place].digest != theirs[place].digest for place in range(known)
-    ):
-        return None
-    if known < len(ours) and known < len(theirs) and theirs[known].is_answer:
-        if not ours[known].text.startswith(theirs[known].text):
-            return None
-        known += 1
-    return theirs[known - 1].end if known else 0
+def _beginnings(marks: Sequence[Mark]) -> Iterator[int]:
+    """Yield the lengths of all, of all but the last answer, and of all but the last question."""
+    count = len(marks)
+    yield count
+    if count and marks[count - 1].is_answer:
+        count -= 1
+        if count:
+            yield count
+    while count and not marks[count - 1].is_answer:
+        count -= 1
+    if count:
+        yield count
 
 
 def _count_joined(ours: Sequence[Mark], theirs: Sequence[Mark]) -> int:
@@ -173,9 +187,7 @@ def _answer(items: Sequence[i.AnyItem], end: int) -> list[Mark]:
     text = "".join(said.split())
     if not text and not calls:
         return []
-    is_cut = any(getattr(item, "status", None) in UNFINISHED for item in items)
-    digest = _digest(("answer", text, calls))
-    return [Mark(digest, end, is_answer=True, is_cut=is_cut, text=text)]
+    return [Mark(_digest(("answer", text, calls)), end, is_answer=True)]
 
 
 def _call(item: Any) -> Any:
@@ -191,8 +203,13 @@ _OUTPUTS = tuple(i.ANSWERED_BY.values())
 _OF_TEXT = (i.FunctionCallOutput, i.CustomToolCallOutput)
 
 
-def _is_sent(item: i.AnyItem, run_here: Collection[str | None]) -> bool:
-    """Whether a client says this, and not a model or the server."""
+def is_of_client(item: i.AnyItem, run_here: Collection[str | None] = ()) -> bool:
+    """Whether a client says this, and not a model or the server.
+
+    `run_here` are the ids of calls that the server answers.
+    """
+    if isinstance(item, _SETTINGS):
+        return True
     if isinstance(item, i.Message):
         return item.role != "assistant"
     if isinstance(item, i.ToolSearchOutput) and not item.call_id:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.domain import items as i
 from antiphon.domain.content import InputImage, InputText, OutputText, ReasoningText
-from antiphon.domain.history.sessions import count_known
+from antiphon.domain.history.sessions import Known, compare
 from antiphon.domain.kinds.configuration_update import ReasoningUpdate
 
 
@@ -39,18 +39,22 @@ SHOWN = i.Message(role="user", content=(InputText(text="See"), IMAGE))
 TWO = [asks("one?"), says("one"), asks("two?"), says("two")]
 CUT = [asks("one?"), says("one and", status="incomplete")]
 
-WHOLE: list[tuple[str, Sequence[i.Item], Sequence[i.Item], int | None]] = [
-    ("nothing is there", [], [asks("one?")], 0),
-    ("the next question", TWO[:2], TWO[:3], 2),
-    ("the same again", TWO, TWO, 4),
-    ("less than there is", TWO, TWO[:3], None),
+WHOLE: list[tuple[str, Sequence[i.Item], Sequence[i.Item], tuple[int, int] | None]] = [
+    ("nothing is there", [], [asks("one?")], (0, 0)),
+    ("the next question", TWO[:2], TWO[:3], (2, 2)),
+    ("the same again", TWO, TWO, (4, 4)),
+    ("the answer is asked for again", TWO, TWO[:3], (3, 3)),
+    ("the last question was edited", TWO, [*TWO[:2], asks("three?")], (2, 2)),
+    ("the last question was taken back", TWO, TWO[:2], (2, 2)),
+    ("less than that", TWO, TWO[:1], None),
+    ("the only question was edited", TWO[:2], [asks("none?")], None),
     ("a question was edited", TWO, [asks("none?"), *TWO[1:], asks("more?")], None),
-    ("an answer was edited", TWO, [*TWO[:3], says("2"), asks("more?")], None),
+    ("the last answer was edited", TWO, [*TWO[:3], says("2"), asks("more?")], (3, 3)),
     (
         "nobody sees what the server did",
         [asks("one?"), LISTED, THOUGHT, says("Wait."), SEARCH, says("one")],
         [asks("one?"), says("Wait.\n\none"), asks("two?")],
-        2,
+        (2, 6),
     ),
     (
         "texts are in other parts and items",
@@ -65,21 +69,20 @@ WHOLE: list[tuple[str, Sequence[i.Item], Sequence[i.Item], int | None]] = [
             returns("a"),
             returns("b"),
         ],
-        7,
+        (7, 6),
     ),
     (
         "arguments are written in another way",
         [asks("one?"), calls("a", '{"x":1,"y":[2]}')],
         [asks("one?"), calls("a", '{"y": [2], "x": 1}'), returns("a")],
-        2,
+        (2, 2),
     ),
-    ("arguments are others", [calls("a", '{"x":1}')], [calls("a", '{"x":2}')], None),
-    ("an output is another", [calls("a"), returns("a")], [calls("a"), returns("a", "4")], None),
-    ("an image is the same", [SHOWN, says("A.")], [SHOWN, says("A."), asks("And?")], 2),
-    ("a setting that comes with the next question", TWO[:2], [*TWO[:2], EFFORT, asks("?")], 2),
-    ("the client has less of a cut answer", CUT, [CUT[0], says("one"), asks("more?")], 2),
-    ("the client has nothing of a cut answer", CUT, [CUT[0], asks("more?")], 1),
-    ("the client has another one", CUT, [CUT[0], says("two"), asks("more?")], None),
+    ("arguments are others", [*TWO, calls("a", '{"x":1}')], [*TWO, calls("a", '{"x":2}')], (3, 3)),
+    ("an output is another", [calls("a"), returns("a")], [calls("a"), returns("a", "4")], (1, 1)),
+    ("an image is the same", [SHOWN, says("A.")], [SHOWN, says("A."), asks("And?")], (2, 2)),
+    ("a setting that comes with the next question", TWO[:2], [*TWO[:2], EFFORT, asks("?")], (2, 2)),
+    ("the client has less of the answer", CUT, [CUT[0], says("one"), asks("more?")], (1, 1)),
+    ("the client has nothing of the answer", CUT, [CUT[0], asks("more?")], (1, 1)),
 ]
 
 JOINED: list[tuple[str, Sequence[i.Item], Sequence[i.Item], int]] = [
@@ -98,9 +101,10 @@ JOINED: list[tuple[str, Sequence[i.Item], Sequence[i.Item], int]] = [
     ("held", "sent", "known"), [case[1:] for case in WHOLE], ids=[c[0] for c in WHOLE]
 )
 def test_a_client_that_sends_all_repeats_what_is_held_or_is_elsewhere(
-    held: Sequence[i.Item], sent: Sequence[i.Item], known: int | None
+    held: Sequence[i.Item], sent: Sequence[i.Item], known: tuple[int, int] | None
 ) -> None:
-    assert count_known(held, sent, joins=False) == known
+    found = compare(held, sent, joins=False)
+    assert (found and (found.sent, found.held)) == known
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,10 @@ def test_a_client_that_sends_all_repeats_what_is_held_or_is_elsewhere(
 def test_a_client_that_joins_adds_what_follows_the_last_answer_that_it_knows(
     held: Sequence[i.Item], sent: Sequence[i.Item], known: int
 ) -> None:
-    assert count_known(held, sent, joins=True) == known
+    assert compare(held, sent, joins=True) == Known(known, len(held))
 
 
 @given(st.lists(st.sampled_from(TWO), max_size=12))
 def test_a_client_that_repeats_all_has_its_next_question_left(held: list[i.Item]) -> None:
-    assert count_known(held, [*held, asks("more?")], joins=False) == len(held)
+    all_held = Known(len(held), len(held))
+    assert compare(held, [*held, asks("more?")], joins=False) == all_held

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -47,7 +47,10 @@ class Door:
 
     path = "/responses"
     key = "input"
-    fields: Json = {"instructions": SYSTEM, "tools": [{"type": "function", **ADD, "strict": False}]}
+    fields: ClassVar[Json] = {
+        "instructions": SYSTEM,
+        "tools": [{"type": "function", **ADD, "strict": False}],
+    }
 
     def __init__(self, http: httpx.Client, model: str = "scripted-chat") -> None:
         self.http, self.model = http, model
@@ -89,7 +92,7 @@ class New(Door):
 class Chat(Door):
     path = "/chat/completions"
     key = "messages"
-    fields = {"tools": [{"type": "function", "function": ADD}]}
+    fields: ClassVar[Json] = {"tools": [{"type": "function", "function": ADD}]}
 
     def __init__(self, http: httpx.Client, model: str = "scripted-chat") -> None:
         super().__init__(http, model)
@@ -110,7 +113,7 @@ class Code(Door):
 
     path = "/messages"
     key = "messages"
-    fields = {
+    fields: ClassVar[Json] = {
         "max_tokens": 1000,
         "system": SYSTEM,
         "tools": [
@@ -304,6 +307,36 @@ SLOW = {"say": "word ", "repeat": 400, "tick": 0.01}
 
 
 @pytest.mark.parametrize("door", [Chat, Code])
+def test_a_client_may_take_back_its_last_question_or_the_answer(
+    http: httpx.Client, name: str, door: type[Door]
+) -> None:
+    client = door(http)
+    begun = client.ask({"say": "one"}, session=name)
+    kept = len(client.history)
+    side = door(http)
+    side.history = [*client.history]
+    assert side.ask({"say": "a suggestion"}, session=name).session == "continued"
+    asked = script({"say": "two"})
+    for _ in range(2):  # the second time, the same question again
+        del client.history[kept:]
+        answer = client.send({"role": "user", "content": asked}, name)
+        assert (answer.session, answer.text) == ("continued", "two")
+    alone = door(http)
+    alone.history = client.history[:kept]
+    prompt = prompt_of(http, alone.send({"role": "user", "content": asked}, f"{name} alone"))
+    assert prompt_of(http, answer) == prompt
+    said = [item["content"][0]["text"] for item in items_of(http, begun.conversation)]
+    assert said[1::2] == ["one", "two"]
+    # Neither more than that, nor what another client has said.
+    client.ask({"say": "three"}, session=name)
+    assert side.ask({"say": "more"}, session=name).session == "aside"
+    New(http).ask({"say": "four"}, session=name)
+    assert client.ask({"say": "five"}, session=name).session == "aside"
+    assert len(items_of(http, begun.conversation)) == 8
+    assert client.ask({"say": "six"}, session=f"{name}; join").session == "continued"
+
+
+@pytest.mark.parametrize("door", [Chat, Code])
 def test_a_session_goes_on_after_an_answer_that_was_cut_off(
     http: httpx.Client, name: str, door: type[Door]
 ) -> None:
@@ -322,10 +355,10 @@ def test_a_session_goes_on_after_an_answer_that_was_cut_off(
         meanwhile.history = client.history[:-1]
         assert meanwhile.ask({"say": "two"}, session=name).session == "aside"
     wait_until(lambda: len(items_of(http, begun.conversation)) == 4)
-    if door is Chat:
+    if door is Chat:  # it keeps what it has, or nothing
         client.history.append({"role": "assistant", "content": "wor"})
     answer = client.ask({"say": "three"}, session=name)
     assert answer.session == "continued"
-    assert [item.get("role") for item in items_of(http, begun.conversation)] == [
-        *("user", "assistant") * 3
-    ]
+    said = [item["content"][0]["text"] for item in items_of(http, begun.conversation)]
+    assert said[3:-2] == (["wor"] if door is Chat else [])
+    assert said[-1] == "three"
