@@ -11,7 +11,7 @@ from antiphon.application.ports import StoredItem
 from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.access.callers import Caller
 from antiphon.domain.history.conversation import Entry
-from antiphon.domain.history.sessions import Session
+from antiphon.domain.history.sessions import NamedSession
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.guards import Refuse, Stop
@@ -78,7 +78,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     injections: Injections | None = None
     is_moderated: bool = False
     refused: Refuse | Stop | None = None
-    session: Session | None = None
+    session: NamedSession | None = None
     history: Sequence[Entry] | None = None
 
     @property

@@ -26,7 +26,7 @@ from antiphon.domain.history.conversation import Conversation, Entry, entries, r
 from antiphon.domain.history.sessions import (
     LAST_KEY,
     NAME_KEY,
-    Session,
+    NamedSession,
     compare,
     is_of_client,
     leading_texts,
@@ -244,7 +244,7 @@ def _aside(submission: Submission) -> Entered:
     return Entered(submission=replace(submission, session=None), state="aside")
 
 
-def _session_of(submission: Submission) -> Session:
+def _session_of(submission: Submission) -> NamedSession:
     assert submission.session is not None, "only requests that name a session come here"
     return submission.session
 

@@ -36,7 +36,7 @@ _ID_DIGITS = 48
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class NamedSession(Struct, frozen=True, kw_only=True):
     """A session as a request names it.
 
     `joins`: the client sends what is new. Otherwise, it sends the whole history. `is_stateless`:
@@ -48,10 +48,15 @@ class Session(Struct, frozen=True, kw_only=True):
     joins: bool
     is_stateless: bool = False
 
+    @property
+    def value(self) -> str:
+        """The session as the header names it."""
+        return f"{self.name}; {JOIN}" if self.joins else self.name
+
     def conversation_of(self, tenant: str) -> str:
         """Return the id of the session's conversation. So no server need remember names.
 
-        >>> session = Session(name="work", joins=True)
+        >>> session = NamedSession(name="work", joins=True)
         >>> ours, theirs = session.conversation_of("us"), session.conversation_of("them")
         >>> ours == session.conversation_of("us"), ours == theirs, len(ours)
         (True, False, 53)
@@ -60,7 +65,7 @@ class Session(Struct, frozen=True, kw_only=True):
         return f"conv_{digest[:_ID_DIGITS]}"
 
 
-def read_session(value: str, place: str, *, is_stateless: bool) -> Session:
+def read_session(value: str, place: str, *, is_stateless: bool) -> NamedSession:
     """Return the session that a client names. Raises: RequestError, with the `place` of the value.
 
     >>> each = read_session("my work", "metadata", is_stateless=True)
@@ -76,11 +81,11 @@ def read_session(value: str, place: str, *, is_stateless: bool) -> Session:
             code="invalid_value",
         )
     joins = found[2] is not None or not is_stateless
-    return Session(name=found[1], joins=joins, is_stateless=is_stateless)
+    return NamedSession(name=found[1], joins=joins, is_stateless=is_stateless)
 
 
 class Mark(Struct, frozen=True):
-    """What a client knows of some items, whatever its API. `end` is the position behind them.
+    """The part of some items that a client knows, whatever its API. `end` is the position behind them.
 
     All that a model and the server did between two items of the client is one mark.
     """

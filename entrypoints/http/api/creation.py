@@ -24,7 +24,7 @@ from antiphon.application.runs.until_shutdown import UntilShutdown
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.application.telemetry.request_context import DOOR
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
-from antiphon.domain.history.sessions import Session
+from antiphon.domain.history.sessions import NamedSession
 from antiphon.domain.requests.decoding import DecodedRequest
 from antiphon.domain.requests.ignored import refuse_ignored
 from antiphon.domain.requests.request import CreateResponse
@@ -178,6 +178,9 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
             if not isinstance(created, ExistingResponse):
                 answers = await _create_others(services, submission, created, incoming.others)
         except ContainerElsewhere as elsewhere:
+            if session is not None:  # it may be named by a header that is not passed on
+                name = (SESSION_HEADER.encode(), session.value.encode())
+                request.scope["headers"] = [*request.scope["headers"], name]
             return relay(services, request, body, elsewhere)
         except RequestError as error:
             incoming.rename(error)
@@ -223,7 +226,7 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
 
 def session_of(
     incoming: IncomingRequest, headers: Mapping[bytes, bytes], services: Services
-) -> Session | None:
+) -> NamedSession | None:
     """Return the session that a request names, None for none. Raises: RequestError."""
     session = session_in(
         headers,

@@ -57,6 +57,7 @@ from antiphon.entrypoints.http.relay.server_client import ServerClient, ServerRe
 from antiphon.entrypoints.http.wire.asgi_responses import run_while_connected, send_json
 from antiphon.entrypoints.http.wire.bodies import BodyLimits, receive_bytes
 from antiphon.entrypoints.http.wire.dialects import OPENAI, Dialect, dialect_or_default
+from antiphon.entrypoints.http.wire.session_names import SESSION_HEADER
 
 logger = logging.getLogger("antiphon.servers")
 
@@ -69,6 +70,7 @@ REQUEST_HEADERS = frozenset(
         b"content-type",
         b"idempotency-key",
         b"x-antiphon-dialect",
+        SESSION_HEADER.encode(),
         *(name.encode() for name in TRACE_HEADERS),
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from antiphon.domain.history.sessions import NAME_KEY, Session, read_session
+from antiphon.domain.history.sessions import NAME_KEY, NamedSession, read_session
 from antiphon.domain.requests.request import CreateResponse
 
 SESSION_HEADER = "x-antiphon-session"
@@ -27,7 +27,7 @@ def session_in(
     *,
     is_stateless: bool,
     client_headers: Sequence[str] = (),
-) -> Session | None:
+) -> NamedSession | None:
     """Return the session of a request, None if it has none.
 
     `is_stateless`: its API knows no conversations. `client_headers` are those in which clients send

@@ -41,6 +41,7 @@ EXAMPLES = {
     "host": "::1",
     "tls_cert": "/etc/tls/cert.pem",
     "tls_key": "/etc/tls/key.pem",
+    "session_header": "x-claude-code-session-id x-chat-id",
     "cors_origin": "https://a.example http://localhost:3000",
     "max_connections": "100",
     "max_connections_per_address": "10",

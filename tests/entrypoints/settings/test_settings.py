@@ -206,6 +206,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any, refusal: An
         ("host", "", "a non-empty string"),
         ("tls_cert", "", "a path"),
         ("tls_key", "", "a path"),
+        ("session_header", "x chat:", "a list of names of headers"),
         ("cors_origin", "*", "a list of origins: http(s)://HOST or http(s)://HOST:PORT"),
         ("max_connections", "0", "a whole number of at least 1"),
         ("max_connections_per_address", "0", "a whole number of at least 1"),
