@@ -85,7 +85,7 @@ def read_session(value: str, place: str, *, is_stateless: bool) -> NamedSession:
 
 
 class Mark(Struct, frozen=True):
-    """The part of some items that a client knows, whatever its API. `end` is the position behind them.
+    """The part of some items that a client knows, whatever its API. `end` is the place behind them.
 
     All that a model and the server did between two items of the client is one mark.
     """
