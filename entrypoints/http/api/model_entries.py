@@ -15,11 +15,12 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 
     `root` is the first of its names, `aliases` are its names but `id`. `context_length` and
     `max_model_len` are the same: clients look for either. `hosted_tools` are the types of tools
-    that this server runs for the model.
+    that this server runs for the model. `type` is there if it makes vectors, and answers nothing.
     """
 
     id: str
     object: Literal["model"]
+    type: Literal["embedding"] | UnsetType = UNSET
     created: int
     owned_by: Literal["antiphon"]
     root: str
@@ -50,4 +51,19 @@ def model_entry(name: str, description: ModelDescription, *, created: int) -> Mo
         input_modalities=capabilities.input_modalities if capabilities else UNSET,
         reasoning_efforts=capabilities.efforts if capabilities else UNSET,
         format=capabilities.format_name if capabilities else UNSET,
+    )
+
+
+def embedding_entry(name: str, *, created: int) -> ModelEntry:
+    """Return the entry of the model of `/v1/embeddings`."""
+    return ModelEntry(
+        id=name,
+        object="model",
+        type="embedding",
+        created=created,
+        owned_by="antiphon",
+        root=name,
+        aliases=(),
+        ready=True,  # the server does not start without it
+        hosted_tools=(),
     )

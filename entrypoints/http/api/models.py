@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 
 from antiphon.entrypoints.http.api.codex.catalog import codex_catalog
-from antiphon.entrypoints.http.api.model_entries import model_entry
+from antiphon.entrypoints.http.api.model_entries import embedding_entry, model_entry
 from antiphon.entrypoints.http.api.parameters import PathId, QueryText
 from antiphon.entrypoints.http.api.requests import (
     HttpRequest,
@@ -51,7 +51,8 @@ class ModelRoutes(Controller):
     ) -> ASGIApp:
         """Only Codex sends `client_version`, and it reads nothing but its own catalog. Only the
         Messages API has pages."""
-        described = await services.describe_models(caller_of(request).policy)
+        policy = caller_of(request).policy
+        described = await services.describe_models(policy)
         headers = response_headers(request)
         if client_version is not None:
             return JsonResponse(codex_catalog(described), headers)
@@ -66,6 +67,8 @@ class ModelRoutes(Controller):
         entries = [
             model_entry(name, each, created=started_at) for each in described for name in each.names
         ]
+        if services.embed.is_allowed(policy):
+            entries.append(embedding_entry(services.embed.model, created=started_at))
         return JsonResponse({"object": "list", "data": entries}, headers)
 
     @handlers.get(
@@ -86,7 +89,12 @@ class ModelRoutes(Controller):
     ) -> ASGIApp:
         """A model's name may contain slashes."""
         name = name.removeprefix("/")
-        described = await services.describe_models.describe(name, caller_of(request).policy)
-        describe = messages_model if speaks_messages(request.scope) else model_entry
-        entry = describe(name, described, created=started_at)
-        return JsonResponse(entry, response_headers(request))
+        policy, embed = caller_of(request).policy, services.embed
+        is_messages = speaks_messages(request.scope)
+        if name == embed.model and embed.is_allowed(policy) and not is_messages:
+            entry = embedding_entry(name, created=started_at)
+            return JsonResponse(entry, response_headers(request))
+        described = await services.describe_models.describe(name, policy)
+        describe = messages_model if is_messages else model_entry
+        shown = describe(name, described, created=started_at)
+        return JsonResponse(shown, response_headers(request))

@@ -196,6 +196,16 @@ def test_a_key_needs_the_right_to_the_model(client_with: Any) -> None:
         assert embed(http, input="a")
 
 
+def test_a_list_of_models_says_which_one_makes_vectors(client_with: Any) -> None:
+    with client_with() as all_models, client_with(models=("scripted",)) as others:
+        *answering, last = all_models.get("/models").json()["data"]
+        assert (last["id"], last["type"]) == ("small", "embedding")
+        assert not any("type" in each for each in answering)
+        assert all_models.get("/models/small").json() == last
+        assert others.get("/models/small").status_code == 404
+        assert "small" not in others.get("/models").text
+
+
 def test_inputs_count_as_the_tokens_of_a_key(client_with: Any) -> None:
     limits = {"tokens/day": 100, "requests/day": 3, "runs": 1}
     with client_with(limits=limits) as http:

@@ -34,7 +34,8 @@ const OUTPUTS = { function_call: "function_call_output", custom_tool_call: "cust
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
 export async function show(root, params, signal) {
   const { data } = await get("/v1/models", null, signal);
-  const play = new Playground(data.map((model) => model.id), signal);
+  const answering = data.filter((model) => model.type !== "embedding");
+  const play = new Playground(answering.map((model) => model.id), signal);
   play.draw(root);
   if (params.previous) await play.continueFrom(params.previous);
   if (params.again) await play.takeOver(params.again, params.upto);
