@@ -26,7 +26,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
         *(9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86, 132, 142, 143, 149),
     ),
     "Engines and models": (87, 88, 89, 90, 92, 94, 137, 141),
-    "Input and history": (12, 14, 16, 20, 23, 155),
+    "Input and history": (12, 14, 16, 20, 23, 155, 159),
     "Stores, and runs on several servers": (
         8,
         28,

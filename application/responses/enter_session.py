@@ -1,5 +1,5 @@
 """Enter a session: go on with the conversation that a request names, with what is new of it
-(docs/guides/sessions.md).
+(docs/guides/sessions.md, docs/decisions/0159).
 
 What comes out is a request with `conversation` and less input. So nothing behind this knows of
 sessions: neither the run, nor a server that takes it over, nor a store.

@@ -33,7 +33,7 @@ JOIN = "join"
 
 _VALUE = re.compile(rf"\s*([!-:<-~](?:[ -:<-~]{{0,254}}[!-:<-~])?)\s*(?:;\s*({JOIN})\s*)?")
 _ID_DIGITS = 48
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.json.Encoder().encode
 
 
 class NamedSession(Struct, frozen=True, kw_only=True):
@@ -85,12 +85,13 @@ def read_session(value: str, place: str, *, is_stateless: bool) -> NamedSession:
 
 
 class Mark(Struct, frozen=True):
-    """The part of some items that a client knows, whatever its API. `end` is the place behind them.
+    """The part of some items that a client knows, whatever its API; `what` is comparable.
 
-    All that a model and the server did between two items of the client is one mark.
+    All that a model and the server did between two items of the client is one mark. `end` is the
+    place behind the items.
     """
 
-    digest: bytes
+    what: Any
     end: int
     is_answer: bool = False
 
@@ -107,7 +108,7 @@ def marks_of(items: Sequence[i.AnyItem]) -> list[Mark]:
         marks += _answer(answer, position)
         answer = []
         if not isinstance(item, _SETTINGS):
-            marks.append(Mark(_digest(_sent(item)), position + 1))
+            marks.append(Mark(_sent(item), position + 1))
     return [*marks, *_answer(answer, len(items))]
 
 
@@ -130,8 +131,9 @@ def compare(held: Sequence[i.AnyItem], sent: Sequence[i.AnyItem], *, joins: bool
     if joins:
         return Known(_count_joined(ours, theirs), len(held))
     for count in _beginnings(ours):
-        begins = [each.digest for each in ours[:count]]
-        if begins == [each.digest for each in theirs[:count]]:
+        if len(theirs) >= count and all(
+            ours[place].what == theirs[place].what for place in range(count)
+        ):
             end = theirs[count - 1].end if count else 0
             return Known(end, len(held) if count == len(ours) else ours[count - 1].end)
     return None
@@ -173,7 +175,7 @@ def _count_joined(ours: Sequence[Mark], theirs: Sequence[Mark]) -> int:
     known = 0
     rest = iter(ours)
     for mark in theirs:
-        if all(each.digest != mark.digest for each in rest):
+        if all(each.what != mark.what for each in rest):
             break  # `rest` is behind the one that is equal, or at its end
         if mark.is_answer:
             known = mark.end  # a question may be asked again
@@ -192,7 +194,7 @@ def _answer(items: Sequence[i.AnyItem], end: int) -> list[Mark]:
     text = "".join(said.split())
     if not text and not calls:
         return []
-    return [Mark(_digest(("answer", text, calls)), end, is_answer=True)]
+    return [Mark(("answer", text, calls), end, is_answer=True)]
 
 
 def _call(item: Any) -> Any:
@@ -265,7 +267,3 @@ def _plain(value: Any) -> Any:
     if isinstance(built, dict):
         return {name: each for name, each in built.items() if each is not None}
     return built
-
-
-def _digest(value: Any) -> bytes:
-    return hashlib.sha256(_encode(value)).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -270,6 +271,21 @@ def test_what_cannot_be_of_a_session_is_aside_or_refused(http: httpx.Client, nam
     assert (
         http.post("/responses", json=goes_on, headers={SESSION: name}).headers[SESSION] == "aside"
     )
+
+
+def test_of_several_first_requests_at_once_one_is_the_conversation(
+    http: httpx.Client, name: str
+) -> None:
+    def ask(number: int) -> Answer:
+        return Chat(http).ask({"say": f"one of {number}"}, session=name)
+
+    with ThreadPoolExecutor(6) as clients:
+        answers = [*clients.map(ask, range(6))]
+    assert [each.text for each in answers] == [f"one of {number}" for number in range(6)]
+    (begun,) = {each.conversation for each in answers if each.session == "begun"}
+    items = items_of(http, begun)
+    assert [item["role"] for item in items] == ["user", "assistant"]
+    assert items[0]["content"][0]["text"] == script({"say": items[1]["content"][0]["text"]})
 
 
 def test_an_error_names_what_the_client_sent(http: httpx.Client, name: str) -> None:
