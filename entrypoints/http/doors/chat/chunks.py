@@ -60,7 +60,6 @@ class ChatEncoder(ChoiceEncoder):
             "object": "chat.completion.chunk",
             "created": response.created_at,
             "model": response.model,
-            "system_fingerprint": None,
             "service_tier": response.service_tier,
         }
 

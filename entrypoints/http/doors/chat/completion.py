@@ -123,7 +123,6 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     model: str
     choices: tuple[CompletionChoice, ...]
     usage: CompletionUsage | None
-    system_fingerprint: None = None
     service_tier: str
 
 

@@ -65,7 +65,6 @@ class TextCompletion(Struct, frozen=True, kw_only=True):
     model: str
     choices: tuple[TextChoice, ...]
     usage: CompletionUsage | None = None
-    system_fingerprint: None = None
 
 
 class TokenPlaces:
@@ -114,7 +113,6 @@ class CompletionEncoder(ChoiceEncoder):
             "object": "text_completion",
             "created": response.created_at,
             "model": response.model,
-            "system_fingerprint": None,
         }
 
     def addition(self, event: e.Event) -> bytes | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from antiphon.application.responses.count_tokens import TokenCount
 from antiphon.domain.content import OutputText, Refusal, text_of
@@ -33,6 +34,12 @@ CUT_REASONS: Mapping[str, StopReason] = {
     "max_context": "model_context_window_exceeded",
 }
 """Reasons why a response is incomplete; any other one is `max_tokens`."""
+
+
+TIERS: Mapping[str, Literal["standard", "priority"]] = {
+    "default": "standard",
+    "priority": "priority",
+}
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
@@ -71,8 +78,15 @@ class AnswerThinking(AnswerBlock, frozen=True, kw_only=True, tag="thinking"):
     signature: str
 
 
+class DirectCaller(Struct, frozen=True, kw_only=True):
+    """Who makes a call: the model itself. Those of programs are not shown here."""
+
+    type: Literal["direct"] = "direct"
+
+
 class AnswerToolUse(AnswerBlock, frozen=True, kw_only=True, tag="tool_use"):
     id: str
+    caller: DirectCaller = DirectCaller()
     name: str
     input: Json
 
@@ -97,8 +111,25 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int = 0
     output_tokens: int = 0
-    output_tokens_details: ThinkingTokens | UnsetType = UNSET
-    server_tool_use: SearchRequests | UnsetType = UNSET
+    output_tokens_details: ThinkingTokens | None = None
+    server_tool_use: SearchRequests | None = None
+
+
+class AnswerUsage(MessageUsage, frozen=True, kw_only=True):
+    """The usage of a message, with what only it has. This server knows no more of it than null."""
+
+    cache_creation: None = None
+    inference_geo: None = None
+    service_tier: Literal["standard", "priority"] | None = None
+    speed: None = None
+
+
+class RefusalDetails(Struct, frozen=True, kw_only=True):
+    """Why a model refused, of which nothing is known."""
+
+    type: Literal["refusal"] = "refusal"
+    category: None = None
+    explanation: None = None
 
 
 class MessageEnd(Struct, frozen=True, kw_only=True):
@@ -106,6 +137,8 @@ class MessageEnd(Struct, frozen=True, kw_only=True):
 
     stop_reason: StopReason
     stop_sequence: str | None = None
+    stop_details: RefusalDetails | None = None
+    container: None = None
 
 
 class ToolUsesEdit(Struct, frozen=True, kw_only=True):
@@ -128,9 +161,12 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
     model: str
     content: tuple[AnyAnswerBlock, ...]
-    stop_reason: StopReason | None
-    stop_sequence: str | None
-    usage: MessageUsage
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    stop_details: RefusalDetails | None = None
+    usage: AnswerUsage
+    container: None = None
+    diagnostics: None = None
     context_management: AppliedEdits | UnsetType = UNSET
 
 
@@ -157,7 +193,8 @@ def message_of(response: Response, view: MessageView) -> AnswerMessage:
         content=tuple(_blocks_of(response, view)),
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
-        usage=usage_of(response),
+        stop_details=end.stop_details,
+        usage=whole_usage_of(response),
         context_management=edits_of(response),
     )
 
@@ -225,14 +262,18 @@ def end_of(response: Response) -> MessageEnd:
     """Return why a response ended."""
     if response.incomplete_details is not None:
         reason = CUT_REASONS.get(response.incomplete_details.reason, "max_tokens")
-        return MessageEnd(stop_reason=reason)
+        return _refused() if reason == "refusal" else MessageEnd(stop_reason=reason)
     if any(isinstance(item, FunctionCall) for item in response.output):
         return MessageEnd(stop_reason="tool_use")
     if any(map(_refuses, response.output)):
-        return MessageEnd(stop_reason="refusal")
+        return _refused()
     if response.stop_string is not UNSET:
         return MessageEnd(stop_reason="stop_sequence", stop_sequence=response.stop_string)
     return MessageEnd(stop_reason="end_turn")
+
+
+def _refused() -> MessageEnd:
+    return MessageEnd(stop_reason="refusal", stop_details=RefusalDetails())
 
 
 def _refuses(item: Any) -> bool:
@@ -255,8 +296,14 @@ def usage_of(response: Response) -> MessageUsage:
         output_tokens_details=ThinkingTokens(
             thinking_tokens=usage.output_tokens_details.reasoning_tokens
         ),
-        server_tool_use=SearchRequests(web_search_requests=searches) if searches else UNSET,
+        server_tool_use=SearchRequests(web_search_requests=searches) if searches else None,
     )
+
+
+def whole_usage_of(response: Response) -> AnswerUsage:
+    """Return the usage of a response as its message has it."""
+    tier = TIERS.get(response.service_tier)
+    return AnswerUsage(**asdict(usage_of(response)), service_tier=tier)
 
 
 def citation_of(annotation: Any) -> WebCitation | None:

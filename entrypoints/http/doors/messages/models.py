@@ -33,6 +33,10 @@ class MessagesModel(Struct, frozen=True, kw_only=True):
     lifecycle: str = "active"
     max_input_tokens: int | None = None
     max_tokens: int | None = None
+    capabilities: None = None  # this and the rest: unknown, or none
+    line: None = None
+    deprecated_at: None = None
+    retires_at: None = None
 
 
 class MessagesModelList(Struct, frozen=True, kw_only=True):

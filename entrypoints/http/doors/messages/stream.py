@@ -23,7 +23,6 @@ from antiphon.entrypoints.http.doors.messages.message import (
     AnswerThinking,
     AnswerToolUse,
     AnyAnswerBlock,
-    MessageUsage,
     MessageView,
     citation_of,
     edits_of,
@@ -32,6 +31,7 @@ from antiphon.entrypoints.http.doors.messages.message import (
     message_of,
     signature_of,
     usage_of,
+    whole_usage_of,
 )
 from antiphon.entrypoints.http.doors.messages.tools import API
 from antiphon.entrypoints.http.doors.server_tools import unapproved
@@ -113,9 +113,7 @@ class MessageEncoder(EventEncoder):
             id=message_id(response.id),
             model=response.model,
             content=(),
-            stop_reason=None,
-            stop_sequence=None,
-            usage=MessageUsage(),
+            usage=whole_usage_of(response),
         )
         return _frame("message_start", message=message)
 
