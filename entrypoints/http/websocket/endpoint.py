@@ -43,6 +43,7 @@ from antiphon.domain.requests.request import CreateResponse
 from antiphon.domain.responses.steering import decode_steer
 from antiphon.entrypoints.http.api.requests import (
     caller_of,
+    headers_of,
     knows_agents,
     request_context,
     request_id,
@@ -73,7 +74,7 @@ from antiphon.entrypoints.http.wire.bodies import (
 )
 from antiphon.entrypoints.http.wire.dialects import dialect_or_default
 from antiphon.entrypoints.http.wire.frame_queue import FrameBudget
-from antiphon.entrypoints.http.wire.session_names import unheeded_session
+from antiphon.entrypoints.http.wire.session_names import SESSION_HEADER, unheeded_session
 from antiphon.entrypoints.http.wire.sse import ClientEncoder, SilentStream
 
 logger = logging.getLogger("antiphon.websocket")
@@ -164,7 +165,9 @@ class WebSocketSession:
         self._is_disconnected = False
 
     async def run(self) -> None:
-        await self._socket.accept(headers=response_headers(self._socket))
+        is_named = SESSION_HEADER.encode() in headers_of(self._socket.scope)
+        ignored = (SESSION_HEADER,) if is_named else ()
+        await self._socket.accept(headers=response_headers(self._socket, ignored))
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._close())
         try:

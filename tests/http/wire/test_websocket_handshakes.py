@@ -81,3 +81,10 @@ def test_an_unknown_path_refuses_the_handshake(server: Any) -> None:
     with pytest.raises(InvalidStatus) as refused:
         connect(f"{url_of(server)}/resp_1", proxy=None)
     assert refused.value.response.status_code == 404
+
+
+def test_a_session_is_named_as_ignored_because_a_connection_has_none(server: Any) -> None:
+    named = {"x-antiphon-session": "work"}
+    with connect(url_of(server), additional_headers=named, proxy=None) as connection:
+        assert connection.response is not None
+        assert connection.response.headers["x-antiphon-ignored"] == "x-antiphon-session"
