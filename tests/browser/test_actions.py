@@ -62,6 +62,7 @@ def test_a_call_is_approved_or_denied(
     page.click(f".approvals option[value='{'true' if answer == 'approve' else 'false'}']")
     page.click_text("Answer")
     following = shown_id(page, response["id"])
+    page.wait_for("done", ".facts")
     items = api.get(f"/responses/{following}").json()["output"]
     assert any(item["type"] == "mcp_call" for item in items) is (answer == "approve")
 

@@ -102,6 +102,7 @@ VIEWS: dict[str, tuple[str, str, Callable[[Page], None] | None]] = {
     "chain": ("responses/{second}", "[aria-label=Output] .item", open_all),
     "failed": ("responses/{failed}", ".ending .error", open_all),
     "approval": ("responses/{waiting}", ".item.mcp_approval_request", None),
+    "approvals": ("approvals", ".card.approval", None),
     "timeline": ("responses/{agent}?tab=timeline", "#panel table", None),
     "raw": ("responses/{second}?tab=raw", "#panel pre", open_all),
     "events": ("responses/{agent}?tab=events", "#scrub", open_all),

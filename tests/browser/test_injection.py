@@ -109,6 +109,9 @@ def test_nothing_that_others_wrote_runs(
                 "/^\\\\s*javascript:/i.test(each.value))).map((node) => node.outerHTML)"
             )
             assert unsafe == []
+    page.go("approvals")
+    page.wait_for("approval", f'article[data-id="{responses[-1]}"] pre')
+    assert page.all("main img, main script, main [onerror]") == []
     assert page.problems() == []
 
 

@@ -22,12 +22,14 @@ VIEWS = {
     "timeline": "responses/{agent}?tab=timeline",
     "raw": "responses/{agent}?tab=raw",
     "events": "responses/{agent}?tab=events",
+    "approvals": "approvals",
     "playground": "playground?again={agent}",
     "compare": "compare?left={before}&right={agent}",
     "state": "state",
 }
 READY = {
     "list": "tbody tr[data-id] .badge.writing",
+    "approvals": ".card.approval",
     "playground": "#model option",
     "compare": "section[aria-label='Output']",
     "state": "[aria-label='You']",
@@ -66,6 +68,12 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
         ),
         tools=[{**tool, "require_approval": "never"}],
         instructions="Answer in one sentence.",
+    )
+    create(
+        api,
+        **say,
+        input="Is the list still right?\n\n" + script({"mcp": "look", "args": {"page": 2}}),
+        tools=[{**tool, "require_approval": "always"}],
     )
     path = f"/responses/{agent['id']}"
     wait_until(lambda: api.get(path).json()["status"] == "completed")

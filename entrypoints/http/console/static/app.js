@@ -1,9 +1,11 @@
 /** The start: which view an address shows. */
 
 import { SIGN_IN } from "./api.js";
+import { unwatch, watch } from "./approvals/waiting.js";
 import { el, replace } from "./dom.js";
 import { announce, checkSession, draw, main, mark, showSignIn } from "./shell.js";
 import { go, read } from "./routes.js";
+import * as approvals from "./views/approvals.js";
 import * as compare from "./views/compare.js";
 import * as list from "./views/list.js";
 import * as playground from "./views/playground.js";
@@ -13,6 +15,7 @@ import * as state from "./views/state.js";
 /** A view is a module with `title` and `show(root, params, signal)`; `one` shows a single object. */
 const VIEWS = [
   { name: "responses", label: "Responses", view: list, one: response },
+  { name: "approvals", label: "Approvals", view: approvals },
   { name: "playground", label: "Playground", view: playground },
   { name: "compare", label: "Compare", view: compare },
   { name: "state", label: "State", view: state },
@@ -61,14 +64,19 @@ function focusHeading(root) {
 
 function askForKey() {
   leaving.abort();
+  unwatch();
   document.title = "Sign in · Antiphon";
   showSignIn(main, start);
 }
 
 async function start() {
   try {
-    if (await checkSession()) await show();
-    else askForKey();
+    if (!await checkSession()) {
+      askForKey();
+      return;
+    }
+    watch();
+    await show();
   } catch (error) {
     showError(main, error);
   }

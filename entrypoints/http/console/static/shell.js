@@ -27,7 +27,7 @@ export function draw(views) {
       el(
         "nav",
         { "aria-label": "Views" },
-        views.map(({ name, label }) => el("a", { href: link(name), "data-view": name }, label)),
+        views.map(({ name, label }) => el("a", { href: link(name), "data-view": name }, label, el("span", { class: "count" }))),
       ),
       account,
     ),
@@ -42,6 +42,14 @@ export function mark(name) {
     if (each.dataset.view === name) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }
+}
+
+/** Show a number that waits beside the name of a view; "" for none. */
+export function countIn(name, number) {
+  const place = document.querySelector(`nav [data-view="${name}"] .count`);
+  if (place.dataset.shown === number) return;
+  place.dataset.shown = number;
+  replace(place, number && [number, el("span", { class: "visually-hidden" }, " waiting")]);
 }
 
 /** Ask who is signed in, and show it. @returns {Promise<boolean>} whether the API can be used */

@@ -5,6 +5,7 @@ import { copyButton } from "../copy.js";
 import { append, el, replace, save } from "../dom.js";
 import { isRunning } from "../format.js";
 import { go, link } from "../routes.js";
+import { answer, answersOf, calledName, requestsOf } from "./approvals.js";
 import { curl, python, requestOf, script } from "./snippets.js";
 
 const MAX_INPUT = 2000;
@@ -62,27 +63,22 @@ async function attempt(button, problem, work) {
 
 /** Those that wait are answered at once; each is approved or denied, and only once. */
 function approvals(response, problem) {
-  const states = new Map((response.preview?.approvals ?? []).map((each) => [each.id, each.response_id]));
-  const all = (response.output ?? []).filter((item) => item.type === "mcp_approval_request");
+  const states = answersOf(response);
+  const all = requestsOf(response);
   const requests = all.filter((item) => !states.get(item.id));
   if (all.length === 0 || isRunning(response)) return null;
   if (requests.length === 0) return answered([...new Set(states.values())]);
   const rows = requests.map((item) => {
-    const choice = el("select", { "aria-label": `Answer to ${item.server_label}/${item.name}` },
+    const choice = el("select", { "aria-label": `Answer to ${calledName(item)}` },
       el("option", { value: "true" }, "approve"), el("option", { value: "false" }, "deny"));
-    const row = el("label", {}, `${item.server_label}/${item.name} `, choice);
-    return { item, choice, row };
+    return { item, choice, row: el("label", {}, `${calledName(item)} `, choice) };
   });
   const send = async () => {
-    const input = rows.map(({ item, choice }) => ({
-      type: "mcp_approval_response", approval_request_id: item.id, approve: choice.value === "true",
-    }));
-    const { tools, model, instructions } = response;
-    const body = { model, tools, input, previous_response_id: response.id, ...(instructions ? { instructions } : {}) };
-    go("responses", { id: (await post("/v1/responses", body)).id });
+    const id = await answer(response, rows.map(({ item, choice }) => [item.id, choice.value === "true"]));
+    go("responses", { id });
   };
-  const answer = el("button", { type: "button", class: "primary", onClick: (event) => attempt(event.target, problem, send) }, "Answer");
-  return el("div", { class: "approvals row", role: "group", "aria-label": "Approvals" }, rows.map(({ row }) => row), answer);
+  const button = el("button", { type: "button", class: "primary", onClick: (event) => attempt(event.target, problem, send) }, "Answer");
+  return el("div", { class: "approvals row", role: "group", "aria-label": "Approvals" }, rows.map(({ row }) => row), button);
 }
 
 function answered(ids) {

@@ -6,6 +6,7 @@ import { countOf, form, queryOf } from "../list/filters.js";
 import { WAITS, count, doorOf, isRunning, seconds, shortId, speed, speedOf, stateOf, time, tokensOf, toolsOf, tookOf } from "../format.js";
 import { nothing } from "../list/nothing.js";
 import { matchOf, searchBox } from "../list/search.js";
+import { poll } from "../poll.js";
 import { go, link } from "../routes.js";
 import { announce } from "../shell.js";
 
@@ -61,20 +62,7 @@ export async function show(root, params, signal) {
     }
   };
   await refresh(true);
-  if (!params.search) poll(refresh, signal); // a search reads much, and what it found stays
-}
-
-/** Ask again and again until the view is left; a page that nobody sees asks nothing. */
-function poll(refresh, signal) {
-  let timer = 0;
-  const again = async () => {
-    if (!document.hidden) await refresh(false);
-    if (!signal.aborted) timer = setTimeout(again, POLL_MS);
-  };
-  timer = setTimeout(again, POLL_MS);
-  const seen = () => !document.hidden && refresh(false);
-  document.addEventListener("visibilitychange", seen, { signal });
-  signal.addEventListener("abort", () => clearTimeout(timer));
+  if (!params.search) poll(() => refresh(false), signal, POLL_MS); // a search reads much, and what it found stays
 }
 
 function table(rows) {
