@@ -28,6 +28,7 @@ from antiphon.application.resources.moderations import Moderate
 from antiphon.application.resources.skills.contents import SkillContents
 from antiphon.application.resources.skills.index import SkillIndex
 from antiphon.application.resources.webhooks import CreateDeliveries
+from antiphon.application.responses.activity import ReportActivity
 from antiphon.application.responses.agents import RunAgents
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
@@ -404,6 +405,7 @@ def build_responses(
         get=get,
         explain=ExplainResponse(get, follow, store, keep_traces),
         list=ListResponses(store, runs.active, get, answers),
+        activity=ReportActivity(store, now=now),
         follow=follow,
         delete=DeleteResponse(store, log, runs.stop, bounds.check_quota),
         cancel=CancelResponse(store, runs.stop),

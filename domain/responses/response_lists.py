@@ -63,14 +63,15 @@ def summary_from(body: bytes) -> ResponseSummary:
 class ResponseFilter(Struct, frozen=True, kw_only=True):
     """Which responses a list has: those that match everything that is set.
 
-    `key` is the id or the name of an API key. `tool` is the type or the name of a tool that this
-    server called, or the label of its server. `error` is the code of a failure, or the reason of an
-    incomplete response. Times are seconds since the epoch.
+    `key` is the id or the name of an API key, `door` the API that its client speaks. `tool` is the
+    type or the name of a tool that this server called, or the label of its server. `error` is the
+    code of a failure, or the reason of an incomplete response. Times are seconds since the epoch.
     """
 
     statuses: frozenset[str] = frozenset()
     model: str | None = None
     key: str | None = None
+    door: str | None = None
     conversation: str | None = None
     previous_response_id: str | None = None
     tool: str | None = None
@@ -91,6 +92,7 @@ class ResponseFilter(Struct, frozen=True, kw_only=True):
             and (self.created_after is None or response.created_at > self.created_after)
             and (self.created_before is None or response.created_at < self.created_before)
             and (self.key is None or self.key in _keys_of(response))
+            and self.door in (None, _door_of(response))
             and (self.error is None or self.error in _errors_of(response))
             and (self.tool is None or self.tool in _tools_of(response))
             and self.awaits_approval in (None, response.awaits_approval)
@@ -101,6 +103,10 @@ class ResponseFilter(Struct, frozen=True, kw_only=True):
 def _keys_of(response: ResponseSummary) -> tuple[str, ...]:
     metrics = response.metrics
     return () if metrics is UNSET else (metrics.key_id, metrics.key_name)
+
+
+def _door_of(response: ResponseSummary) -> str | None:
+    return None if response.metrics is UNSET else response.metrics.door
 
 
 def _errors_of(response: ResponseSummary) -> tuple[str | None, ...]:

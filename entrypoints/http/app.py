@@ -27,6 +27,7 @@ from antiphon.entrypoints.http.api.responses import Responses
 from antiphon.entrypoints.http.api.services import Services
 from antiphon.entrypoints.http.api.vector_store_files import FileBatches, VectorStoreFiles
 from antiphon.entrypoints.http.api.vector_stores import VectorStoreRoutes, VectorStoreServices
+from antiphon.entrypoints.http.console.activity import console_activity
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.console.state import ServerState, console_state
@@ -41,7 +42,13 @@ from antiphon.entrypoints.http.pages.openapi import openapi_config
 from antiphon.entrypoints.http.websocket.endpoint import handle_websocket
 from antiphon.entrypoints.http.wire.asgi_responses import BYTES_IN_WORK
 
-CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint, console_state)
+CONSOLE_ROUTES: tuple[Any, ...] = (
+    console_page,
+    console_asset,
+    SessionEndpoint,
+    console_state,
+    console_activity,
+)
 
 
 class HttpApp(Litestar):

@@ -11,7 +11,7 @@ from tests.http.conftest import create, script
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("responses", "approvals", "playground", "compare", "state")
+VIEWS = ("responses", "approvals", "activity", "playground", "compare", "state")
 
 
 def test_a_key_opens_the_console_and_signing_out_closes_it(
@@ -81,7 +81,7 @@ def test_a_keyboard_reaches_the_content_and_each_view(page: Page) -> None:
     assert page.focus == "Skip to content"
     page.press("\ue007")
     assert page.run("return document.activeElement.id") == "main"
-    for view in ("Approvals", "Playground", "Compare", "State"):
+    for view in ("Approvals", "Activity", "Playground", "Compare", "State"):
         page.run("document.querySelector('.skip').focus()")
         while not page.focus.startswith(view):  # a number may stand beside it
             page.press("\ue004")

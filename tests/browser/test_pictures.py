@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
 import httpx
 import pytest
 from tests.browser.browser import PICTURES, Page
+from tests.browser.test_activity import seed
 from tests.http.conftest import create, script, wait_until
 from tests.support.fake_mcp_server import FakeMcpServer
+
+from antiphon.adapters.stores.memory.store import MemoryStore
 
 pytestmark = pytest.mark.browser
 
@@ -23,6 +27,7 @@ VIEWS = {
     "raw": "responses/{agent}?tab=raw",
     "events": "responses/{agent}?tab=events",
     "approvals": "approvals",
+    "activity": "activity",
     "playground": "playground?again={agent}",
     "compare": "compare?left={before}&right={agent}",
     "state": "state",
@@ -30,6 +35,7 @@ VIEWS = {
 READY = {
     "list": "tbody tr[data-id] .badge.writing",
     "approvals": ".card.approval",
+    "activity": ".chart svg",
     "playground": "#model option",
     "compare": "section[aria-label='Output']",
     "state": "[aria-label='You']",
@@ -47,6 +53,15 @@ def shown(serve: Any, tools: FakeMcpServer) -> Any:
         httpx.Client(base_url=server.api, timeout=30) as api,
     ):
         yield server.url, work(api, tools)
+
+
+@pytest.fixture
+def past(serve: Any) -> Any:
+    """The URL of a server whose responses are of the last hours."""
+    store = MemoryStore()
+    asyncio.run(seed(store, ("qwen3-8b", "gpt-oss-20b", "llama-3.1-8b")))
+    with serve(instead=store) as server:
+        yield server.url
 
 
 def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
@@ -84,13 +99,14 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
 
 
 @pytest.mark.skipif(not TAKES_PICTURES, reason="set ANTIPHON_TEST_PICTURES=1 to take pictures")
-def test_pictures_are_taken(visitor: Page, shown: Any) -> None:
+def test_pictures_are_taken(visitor: Page, shown: Any, past: str) -> None:
     url, ids = shown
     page = Page(visitor.driver, url)
     page.resize(SIZE)
     for theme in THEMES:
         page.prefer(theme)
         for name, fragment in VIEWS.items():
+            page.url = past if name == "activity" else url
             page.visit(fragment.format(**ids))
             ready = READY.get(name, "#panel > *")
             page.wait(lambda ready=ready: page.all(ready))

@@ -27,6 +27,7 @@ RESPONSE_PARAMETERS = PAGE_PARAMETERS | {
     "status",
     "model",
     "key",
+    "door",
     "conversation",
     "previous_response_id",
     "tool",

@@ -12,6 +12,7 @@ from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.ports import Seal
 from antiphon.application.resources.embeddings import MakeEmbeddings
 from antiphon.application.resources.moderations import Moderate
+from antiphon.application.responses.activity import ReportActivity
 from antiphon.application.responses.admission import Admission
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
@@ -54,6 +55,7 @@ class Services(Struct, frozen=True, kw_only=True):
     get: GetResponse
     explain: ExplainResponse
     list: ListResponses
+    activity: ReportActivity
     follow: FollowResponse
     delete: DeleteResponse
     cancel: CancelResponse

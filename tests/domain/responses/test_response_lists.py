@@ -24,6 +24,7 @@ RESPONSE = ResponseSummary(
         received_at=1.0,
         key_id="key_1",
         key_name="mine",
+        door="messages",
         turns=(TurnMetrics(started_at=1.0), TurnMetrics(started_at=2.0, tool_calls=(CALL,))),
     ),
 )
@@ -45,6 +46,7 @@ CUT = ResponseSummary(
         {"model": "m"},
         {"key": "key_1"},
         {"key": "mine"},
+        {"door": "messages"},
         {"conversation": "conv_1"},
         {"previous_response_id": "resp_0"},
         {"tool": "mcp"},
@@ -68,6 +70,7 @@ def test_a_filter_finds_a_response_with_all_that_it_names(wanted: dict[str, Any]
         {"statuses": frozenset({"completed"})},
         {"model": "M"},
         {"key": "key"},
+        {"door": "responses"},
         {"conversation": "conv_2"},
         {"previous_response_id": "resp_1"},
         {"tool": "ad"},
@@ -87,3 +90,4 @@ def test_a_response_without_a_record_was_asked_by_nobody_and_called_nothing() ->
     assert ResponseFilter(error="max_turns").matches(CUT)
     assert not ResponseFilter(key="").matches(CUT)
     assert not ResponseFilter(tool="").matches(CUT)
+    assert not ResponseFilter(door="responses").matches(CUT)

@@ -193,7 +193,14 @@ def others_see(server: Any, keys: Mapping[str, str]) -> dict[str, str]:
     """Return what another tenant, and somebody without a key, can read."""
     mine = httpx.get(f"{server.api}/responses?limit=100", headers=bearer(keys["blue"])).json()
     paths = ["/v1/responses?limit=100&include[]=metrics", "/v1/conversations", "/v1/files"]
-    paths += ["/v1/models", "/console/state", "/readyz", "/console", "/v1/containers"]
+    paths += [
+        "/v1/models",
+        "/console/state",
+        "/console/activity?by=key",
+        "/readyz",
+        "/console",
+        "/v1/containers",
+    ]
     for each in mine["data"]:
         read = f"/v1/responses/{each['id']}"
         paths += [read, f"{read}/explain", f"{read}/input_items", f"{read}?stream=true"]

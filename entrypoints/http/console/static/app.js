@@ -5,6 +5,7 @@ import { unwatch, watch } from "./approvals/waiting.js";
 import { el, replace } from "./dom.js";
 import { announce, checkSession, draw, main, mark, showSignIn } from "./shell.js";
 import { go, read } from "./routes.js";
+import * as activity from "./views/activity.js";
 import * as approvals from "./views/approvals.js";
 import * as compare from "./views/compare.js";
 import * as list from "./views/list.js";
@@ -16,6 +17,7 @@ import * as state from "./views/state.js";
 const VIEWS = [
   { name: "responses", label: "Responses", view: list, one: response },
   { name: "approvals", label: "Approvals", view: approvals },
+  { name: "activity", label: "Activity", view: activity },
   { name: "playground", label: "Playground", view: playground },
   { name: "compare", label: "Compare", view: compare },
   { name: "state", label: "State", view: state },

@@ -34,9 +34,19 @@ export function doorOf(response) {
   return DOORS[door] ?? door;
 }
 
+/** Return what people call an API that clients speak. */
+export function doorName(door) {
+  return door === "responses" ? "Responses" : DOORS[door] ?? door;
+}
+
 /** Return whether more will happen to the response. */
 export function isRunning(response) {
   return RUNNING.includes(response.status);
+}
+
+/** Return a share between 0 and 1. */
+export function percent(share) {
+  return Number.isFinite(share) ? `${(share * 100).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %` : "–";
 }
 
 export function count(value) {

@@ -18,6 +18,7 @@ const TEXTS = [
   ["tool", "Tool", "name or type"],
   ["error", "Error", "max_output_tokens"],
   ["key", "Key", "name or id"],
+  ["door", "API", "chat_completions"],
   ["conversation", "Conversation", "conv_…"],
   ["previous_response_id", "Previous response", "resp_…"],
 ];
