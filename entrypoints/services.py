@@ -45,6 +45,7 @@ from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import StartLimits, StartResponse
+from antiphon.application.responses.thread import ReadThread
 from antiphon.application.runs.diagnose_cache import DiagnoseCache
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns, RecordSinks, RunFeatures
@@ -342,6 +343,7 @@ def build_responses(
     new_id, now = ports.new_id(), ports.now()
     answers = ApprovalAnswers(store)
     admit, get = admission.admission(settings), GetResponse(store, runs.active, answers)
+    listed = ListResponses(store, runs.active, get, answers)
     follow = FollowResponse(log, store, ports.meter(), ports.bytes_in_work())
     start_limits = StartLimits(
         keep_days=settings.keep_days,
@@ -404,8 +406,9 @@ def build_responses(
         describe_models=DescribeModels(ports.models(), hosted_tools=hosted),
         get=get,
         explain=ExplainResponse(get, follow, store, keep_traces),
-        list=ListResponses(store, runs.active, get, answers),
+        list=listed,
         activity=ReportActivity(store, now=now),
+        thread=ReadThread(get, listed),
         follow=follow,
         delete=DeleteResponse(store, log, runs.stop, bounds.check_quota),
         cancel=CancelResponse(store, runs.stop),

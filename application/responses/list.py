@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -42,16 +43,20 @@ class ListResponses:
         Raises: RequestError if there is no response `after`, or if the store cannot search.
         """
 
-        async def show(page: Sequence[ResponseSummary]) -> Sequence[ResponseSummary]:
-            answered = await self._with_answers(tenant, page)
-            return [await self._show(tenant, response) for response in answered]
-
-        async def read(query: StorePageQuery) -> Sequence[ResponseSummary]:
-            return await show(await self._store.list_responses(tenant, query))
-
         if search is None:
-            return await list_matching(read, query, filter.matches)
+            return await list_matching(partial(self.read_page, tenant), query, filter.matches)
+        show = partial(self._show_all, tenant)
         return await self._search(tenant, search, query, show=show, matches=filter.matches)
+
+    async def read_page(self, tenant: str, query: StorePageQuery) -> Sequence[ResponseSummary]:
+        """Raises: NotFound if there is no response `after`."""
+        return await self._show_all(tenant, await self._store.list_responses(tenant, query))
+
+    async def _show_all(
+        self, tenant: str, page: Sequence[ResponseSummary]
+    ) -> Sequence[ResponseSummary]:
+        answered = await self._with_answers(tenant, page)
+        return [await self._show(tenant, response) for response in answered]
 
     async def _with_answers(
         self, tenant: str, page: Sequence[ResponseSummary]

@@ -10,7 +10,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.domain.responses.metrics import ResponseMetrics
 from antiphon.domain.responses.preview import ResponsePreview
-from antiphon.domain.responses.response import ConversationRef, Failure, IncompleteDetails
+from antiphon.domain.responses.response import (
+    ConversationRef,
+    Failure,
+    IncompleteDetails,
+    Response,
+)
 from antiphon.domain.responses.usage import Usage
 
 
@@ -48,6 +53,8 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
         )
 
 
+_SHARED = tuple(name for name in ResponseSummary.__struct_fields__ if name != "match")
+
 _decode_summary = msgspec.json.Decoder(ResponseSummary).decode
 
 
@@ -58,6 +65,12 @@ def summary_from(body: bytes) -> ResponseSummary:
     'in_progress'
     """
     return _decode_summary(body)
+
+
+def summary_of(response: Response) -> ResponseSummary:
+    return ResponseSummary(
+        **{name: getattr(response, name) for name in _SHARED},
+    )
 
 
 class ResponseFilter(Struct, frozen=True, kw_only=True):

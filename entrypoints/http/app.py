@@ -31,6 +31,7 @@ from antiphon.entrypoints.http.console.activity import console_activity
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.console.state import ServerState, console_state
+from antiphon.entrypoints.http.console.threads import console_thread
 from antiphon.entrypoints.http.doors.chat.routes import ChatCompletions
 from antiphon.entrypoints.http.doors.completions.routes import Completions
 from antiphon.entrypoints.http.doors.decisions import Decisions
@@ -48,6 +49,7 @@ CONSOLE_ROUTES: tuple[Any, ...] = (
     SessionEndpoint,
     console_state,
     console_activity,
+    console_thread,
 )
 
 

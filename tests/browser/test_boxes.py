@@ -103,6 +103,8 @@ VIEWS: dict[str, tuple[str, str, Callable[[Page], None] | None]] = {
     "failed": ("responses/{failed}", ".ending .error", open_all),
     "approval": ("responses/{waiting}", ".item.mcp_approval_request", None),
     "approvals": ("approvals", ".card.approval", None),
+    "thread": ("threads/{second}", ".turn", open_all),
+    "no thread": ("threads", "#thread", None),
     "activity": ("activity", ".chart svg", open_all),
     "activity of a week": ("activity?span=week&by=key&only=of-blue", ".chart svg", None),
     "timeline": ("responses/{agent}?tab=timeline", "#panel table", None),

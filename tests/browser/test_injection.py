@@ -109,6 +109,11 @@ def test_nothing_that_others_wrote_runs(
                 "/^\\\\s*javascript:/i.test(each.value))).map((node) => node.outerHTML)"
             )
             assert unsafe == []
+    page.go(f"threads/{responses[0]}")
+    page.wait(lambda: len(page.all(".turn")) == 2)
+    page.run("for (const each of document.querySelectorAll('details')) each.open = true")
+    page.wait(lambda: page.all(".turn .item.assistant"))
+    assert page.all("main img, main script, main [onerror]") == []
     page.go("approvals")
     page.wait_for("approval", f'article[data-id="{responses[-1]}"] pre')
     assert page.all("main img, main script, main [onerror]") == []

@@ -26,6 +26,7 @@ VIEWS = {
     "timeline": "responses/{agent}?tab=timeline",
     "raw": "responses/{agent}?tab=raw",
     "events": "responses/{agent}?tab=events",
+    "thread": "threads/{turn}",
     "approvals": "approvals",
     "activity": "activity",
     "playground": "playground?again={agent}",
@@ -34,6 +35,7 @@ VIEWS = {
 }
 READY = {
     "list": "tbody tr[data-id] .badge.writing",
+    "thread": ".turn",
     "approvals": ".card.approval",
     "activity": ".chart svg",
     "playground": "#model option",
@@ -95,7 +97,21 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
     turn = [{"think": "They want a long story. " * 4}, {"say": "Once upon a time. " * 400}]
     create(api, **say, input=script(turn))
     create(api, **say, input=script([{"think": "Let me think about it. " * 300}]))
-    return {"agent": agent["id"], "before": before["id"]}
+    return {"agent": agent["id"], "before": before["id"], "turn": thread(api)}
+
+
+def thread(api: httpx.Client) -> str:
+    """Create a chain with a fork. Return the id of its last response but one."""
+    scenes = ("A lighthouse keeper finds a letter.", "It is from her brother.", "She rows out.")
+    say = {"model": "scripted-chat"}
+    turns = script(*({"say": scene} for scene in scenes))
+    first = create(api, **say, input=f"Begin a story about the sea.\n\n{turns}")
+    second = create(api, **say, input="Who wrote it?", previous_response_id=first["id"])
+    fork = script({"say": "The letter is empty."})
+    other = {"input": f"Make it a ghost story.\n\n{fork}", "previous_response_id": first["id"]}
+    create(api, **say, **other)
+    create(api, **say, input="And then?", previous_response_id=second["id"])
+    return str(second["id"])
 
 
 @pytest.mark.skipif(not TAKES_PICTURES, reason="set ANTIPHON_TEST_PICTURES=1 to take pictures")

@@ -26,6 +26,7 @@ from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.idempotency import CreateOnce
 from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
+from antiphon.application.responses.thread import ReadThread
 from antiphon.application.runs.until_shutdown import ShutdownSignal
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.errors import ContainerElsewhere
@@ -56,6 +57,7 @@ class Services(Struct, frozen=True, kw_only=True):
     explain: ExplainResponse
     list: ListResponses
     activity: ReportActivity
+    thread: ReadThread
     follow: FollowResponse
     delete: DeleteResponse
     cancel: CancelResponse

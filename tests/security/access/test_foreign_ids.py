@@ -96,6 +96,7 @@ def make_objects(http: httpx.Client) -> Ids:
     batch = create(f"/v1/vector_stores/{store}/file_batches", json={"file_ids": [file]})["id"]
     ids = {
         "/v1/responses/{response_id}": response,
+        "/console/threads/{response_id}": response,
         "/v1/responses/{response_id}/input_items/{item_id}": first(
             f"/v1/responses/{response}/input_items"
         ),

@@ -12,8 +12,12 @@ import * as list from "./views/list.js";
 import * as playground from "./views/playground.js";
 import * as response from "./views/response.js";
 import * as state from "./views/state.js";
+import * as thread from "./views/thread.js";
 
-/** A view is a module with `title` and `show(root, params, signal)`; `one` shows a single object. */
+/**
+ * A view is a module with `title` and `show(root, params, signal)`; `one` shows a single object. One
+ * that is `under` another has no place of its own in the navigation.
+ */
 const VIEWS = [
   { name: "responses", label: "Responses", view: list, one: response },
   { name: "approvals", label: "Approvals", view: approvals },
@@ -21,6 +25,7 @@ const VIEWS = [
   { name: "playground", label: "Playground", view: playground },
   { name: "compare", label: "Compare", view: compare },
   { name: "state", label: "State", view: state },
+  { name: "threads", under: "responses", view: thread },
 ];
 
 let leaving = new AbortController();
@@ -35,7 +40,7 @@ async function show() {
     return;
   }
   const view = params.id && row.one ? row.one : row.view;
-  mark(name);
+  mark(row.under ?? name);
   document.title = `${view.title} · Antiphon`;
   const root = el("div", { class: "view", "data-shown": view.title });
   replace(main, root);
@@ -84,7 +89,7 @@ async function start() {
   }
 }
 
-draw(VIEWS);
+draw(VIEWS.filter(({ label }) => label));
 document.addEventListener(SIGN_IN, askForKey);
 addEventListener("hashchange", show);
 start();

@@ -16,6 +16,7 @@ const POLL_MS = 2000;
 const COLUMNS = ["State", "Response", "Model", "Created", "Duration", "In", "Out", "Tokens/s", "Tools", "Reason"];
 /** What a response is called that has no text, as of a tool that only a program reads. */
 const NO_TEXT = "(no text)";
+const ROW_LINK = "a.opens-row";
 const NUMBERS = new Set(["Duration", "In", "Out", "Tokens/s"]);
 /** Which page came before a page, by their cursors: the API only goes forward. */
 const before = new Map();
@@ -91,20 +92,23 @@ function draw(rows, drawn, responses, search) {
     if (rows.children[index] !== row.node) rows.insertBefore(row.node, rows.children[index] ?? null);
   });
   if (rows.children.length > responses.length) [...rows.children].slice(responses.length).forEach((each) => each.remove());
-  const links = [...rows.querySelectorAll("a")];
-  if (!links.some((each) => each.tabIndex === 0) && links.length) links[0].tabIndex = 0;
+  if (!rows.querySelector("a[tabindex='0']") && responses.length) reach(rows, rows.children[0]);
+}
+
+/** One row is reached by the tabulator, the others by arrows. */
+function reach(rows, row) {
+  for (const each of rows.querySelectorAll("a")) each.tabIndex = row.contains(each) ? 0 : -1;
 }
 
 function fill(row, response, cells, signature) {
-  const hadFocus = row.node.contains(document.activeElement);
+  const focused = row.node.contains(document.activeElement) ? document.activeElement.className : null;
   const wasReachable = row.node.querySelector("a")?.tabIndex === 0;
   row.signature = signature;
   row.node.className = isRunning(response) ? "running" : "";
   replace(row.node, cells.map(([name, value, node]) =>
     el("td", { role: "cell", "data-label": name, class: NUMBERS.has(name) ? "number" : name === "Response" ? "words" : null }, node ?? value)));
-  const anchor = row.node.querySelector("a");
-  anchor.tabIndex = wasReachable ? 0 : -1;
-  if (hadFocus) anchor.focus();
+  for (const each of row.node.querySelectorAll("a")) each.tabIndex = wasReachable ? 0 : -1;
+  if (focused !== null) (row.node.querySelector(focused && `a.${focused}`) ?? row.node.querySelector("a")).focus();
 }
 
 function cellsOf(response, search) {
@@ -119,14 +123,20 @@ function cellsOf(response, search) {
   const nodes = {
     State: badge(state),
     Response: [
-      el("a", { href: link("responses", { id: response.id }), title: response.id, dir: "auto" }, asked || answered || (response.preview ? NO_TEXT : shortId(response.id))),
+      el("a", { href: link("responses", { id: response.id }), title: response.id, class: "opens-row", dir: "auto" }, asked || answered || (response.preview ? NO_TEXT : shortId(response.id))),
       asked && answered && el("div", { class: "answered", dir: "auto" }, answered),
       matchOf(response, search),
-      el("div", { class: "dim id" }, shortId(response.id)),
+      el("div", { class: "dim id" }, shortId(response.id), threadOf(response)),
     ],
     Model: doorOf(response) && [response.model, el("div", { class: "dim" }, doorOf(response))],
   };
   return COLUMNS.map((name, index) => [name, values[index], nodes[name] || undefined]);
+}
+
+/** Return a link to what a response continues. */
+function threadOf(response) {
+  const id = response.conversation?.id ?? (response.previous_response_id && response.id);
+  return id && [" · ", el("a", { href: link("threads", { id }), class: "to-thread", "aria-label": `Thread of ${response.id}` }, "thread")];
 }
 
 /** Return the state of a response as a colored word. */
@@ -160,21 +170,20 @@ function returnTo(rows) {
   const anchor = [...rows.children].find((row) => row.dataset.id === opened.id)?.querySelector("a");
   opened.id = "";
   if (!anchor) return;
-  for (const each of rows.querySelectorAll("a")) each.tabIndex = each === anchor ? 0 : -1;
+  reach(rows, anchor.closest("tr"));
   anchor.focus({ preventScroll: true });
   anchor.scrollIntoView({ block: "center" });
 }
 
 /** Arrows, Home and End move between the rows; Enter follows the link. */
 function move(rows, event) {
-  const links = [...rows.querySelectorAll("a")];
-  const at = links.indexOf(document.activeElement);
+  const links = [...rows.querySelectorAll(ROW_LINK)];
+  const at = links.indexOf(document.activeElement.closest("tr")?.querySelector(ROW_LINK));
   const steps = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: links.length - 1 };
   const next = links[steps[event.key]];
   if (next === undefined) return;
   event.preventDefault();
-  for (const each of links) each.tabIndex = -1;
-  next.tabIndex = 0;
+  reach(rows, next.closest("tr"));
   next.focus();
 }
 

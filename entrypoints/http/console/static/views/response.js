@@ -94,6 +94,7 @@ class Page {
       ["Tokens/s", speed(speedOf(response))],
       response.previous_response_id && ["Previous response", this.linkTo(response.previous_response_id)],
       response.conversation && ["Conversation", el("a", { href: link("responses", { conversation: response.conversation.id }) }, response.conversation.id)],
+      ["Thread", el("a", { href: link("threads", { id: response.conversation?.id ?? response.id }) }, "all turns")],
       ...this.familyFacts(),
     ];
     const rows = facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
