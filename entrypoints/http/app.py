@@ -28,6 +28,7 @@ from antiphon.entrypoints.http.api.services import Services
 from antiphon.entrypoints.http.api.vector_store_files import FileBatches, VectorStoreFiles
 from antiphon.entrypoints.http.api.vector_stores import VectorStoreRoutes, VectorStoreServices
 from antiphon.entrypoints.http.console.activity import console_activity
+from antiphon.entrypoints.http.console.markdown import console_markdown
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.console.state import ServerState, console_state
@@ -50,6 +51,7 @@ CONSOLE_ROUTES: tuple[Any, ...] = (
     console_state,
     console_activity,
     console_thread,
+    console_markdown,
 )
 
 

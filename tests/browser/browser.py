@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
-PICTURES = Path(__file__).parents[2] / "docs" / "images"
+PICTURES = Path(__file__).parents[2] / "docs" / "images" / "console"
 WAIT_S = 20.0
 WIDE = (1280, 900)
 PHONE = (360, 740)
@@ -214,8 +214,9 @@ class Page:
 
     def picture(self, name: str) -> None:
         """Take a picture for the documentation, if `ANTIPHON_TEST_PICTURES` was set."""
-        PICTURES.mkdir(exist_ok=True)
-        self.driver.save_screenshot(str(PICTURES / f"{name}.png"))
+        file = PICTURES / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.driver.save_screenshot(str(file))
 
 
 def _is_bad(entry: dict[str, Any]) -> bool:

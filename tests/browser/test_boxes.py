@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.browser.boxes import faults_of
 from tests.browser.browser import Page
+from tests.browser.test_markdown import RICH
 from tests.browser.test_response import agent, mcp
 from tests.http.conftest import create, script, wait_until
 from tests.support.fake_mcp_server import FakeMcpServer
@@ -49,7 +50,9 @@ def made(site: Any, keys: dict[str, str], tools: FakeMcpServer) -> dict[str, str
             input=script([asked], {"say": "Done."}),
             tools=mcp(tools, require_approval="always"),
         )
+        rich = create(api, model=MODEL, input=script({"say": RICH}))
         return {
+            "markdown": rich["id"],
             "first": first["id"],
             "second": second["id"],
             "failed": failed["id"],
@@ -99,6 +102,7 @@ VIEWS: dict[str, tuple[str, str, Callable[[Page], None] | None]] = {
     "nothing found": ("responses?model=none", ".nothing p", open_all),
     "wrong filter": ("responses?status=sad", ".error", None),
     "transcript": ("responses/{agent}", ".item.assistant", open_all),
+    "markdown": ("responses/{markdown}", ".rich table", None),
     "chain": ("responses/{second}", "[aria-label=Output] .item", open_all),
     "failed": ("responses/{failed}", ".ending .error", open_all),
     "approval": ("responses/{waiting}", ".item.mcp_approval_request", None),

@@ -17,6 +17,26 @@ TAG = "<img src=x onerror=\"window.__ran.push('{where}')\">"
 SCRIPT = "<script>window.__ran.push('{where}')</script>"
 SVG = "<svg onload=\"window.__ran.push('{where}')\"><style>*{{display:none}}</style></svg>"
 LINK = "javascript:window.__ran.push('{where}')"
+MARKDOWN = (
+    "[a](javascript:window.__ran.push('link'))",
+    "[a](JaVaScRiPt&colon;window.__ran.push('entity'))",
+    "[a](java\nscript:window.__ran.push('line'))",
+    "[a](data:text/html,<script>window.__ran.push('data')</script>)",
+    "[a](vbscript:x) [b](file:///etc/passwd) [c](//127.0.0.1:1/x) [d](#/playground) [e](/v1/x)",
+    '[a](<https://a.example/" onclick="window.__ran.push(\'title\')> "t\\" onload=x")',
+    "[a][r]\n\n[r]: javascript:window.__ran.push('reference')",
+    "<javascript:window.__ran.push('autolink')> <https://a.example/\"onclick=x>",
+    "![x](http://127.0.0.1:1/pixel.png) ![x](javascript:1) ![x](data:image/svg+xml,<svg/onload=1>)",
+    "# <img src=x onerror=\"window.__ran.push('heading')\">",
+    "<img src=x onerror=\"window.__ran.push('block')\">\n\n<script>window.__ran.push(1)</script>",
+    "```<img/src=x/onerror=window.__ran.push(2)>\n<script>window.__ran.push('fence')</script>\n```",
+    "`<script>window.__ran.push('code')</script>`",
+    "| <svg onload=window.__ran.push('head')> |\n|---|\n| <style>*{display:none}</style> |",
+    "> <iframe srcdoc='<script>parent.__ran.push(3)</script>'></iframe>",
+    "https://[ [a](https://[) [b](http://%zz) [c](mailto:a@b?subject=<img>)",
+    "*" * 300 + "a" + "*" * 300 + " " + "> " * 300 + "[" * 300,
+)
+"""What a model may write to get more than text out of Markdown."""
 
 
 def payload(where: str) -> str:
@@ -124,11 +144,35 @@ def test_what_others_wrote_is_shown_as_text(
     page: Page, api: httpx.Client, responses: list[str]
 ) -> None:
     page.visit(f"responses/{responses[0]}")
-    page.wait_for(payload("text"), ".item.message.assistant .prose")
+    page.wait_for(payload("text"), ".item.message.assistant .body")
     page.run("for (const each of document.querySelectorAll('details')) each.open = true")
     for where in ("reasoning", "tool output", "description", "instructions"):
         page.wait_for(TAG.format(where=where).split(" ")[0])
         assert where in page.text()
+    assert page.problems() == []
+
+
+def test_no_markdown_that_a_model_wrote_runs_or_asks_another_host(
+    page: Page, api: httpx.Client
+) -> None:
+    texts = [f"**{number}** {text}" for number, text in enumerate(MARKDOWN)]
+    say = [{"think": "\n\n".join(texts)}, {"say": "\n\n".join(texts)}]
+    made = [create(api, model="scripted-chat", input=script(say))]
+    made += [create(api, model="scripted-chat", input=script({"say": text})) for text in MARKDOWN]
+    for response in made:
+        page.visit(f"responses/{response['id']}")
+        page.wait(lambda: page.all(".item.assistant .rich"))
+        page.run("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert page.all("main img, main script, main svg, main style, main iframe") == []
+        unsafe = page.run(
+            "return [...document.querySelectorAll('.rich *')].filter((node) => "
+            "[...node.attributes].some((each) => each.name.startsWith('on'))).concat("
+            "[...document.querySelectorAll('.rich a')].filter((node) => "
+            "!/^(https?:[/][/]|mailto:)/.test(node.href) || "
+            "!/^(https?:[/][/]|mailto:)/i.test(node.getAttribute('href')) || "
+            "node.rel !== 'noopener noreferrer')).map((node) => node.outerHTML)"
+        )
+        assert unsafe == []
     assert page.problems() == []
 
 

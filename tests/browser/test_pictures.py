@@ -10,6 +10,7 @@ import httpx
 import pytest
 from tests.browser.browser import PICTURES, Page
 from tests.browser.test_activity import seed
+from tests.browser.test_markdown import RICH
 from tests.http.conftest import create, script, wait_until
 from tests.support.fake_mcp_server import FakeMcpServer
 
@@ -23,6 +24,7 @@ THEMES = ("light", "dark")
 VIEWS = {
     "list": "responses",
     "response": "responses/{agent}",
+    "markdown": "responses/{rich}",
     "timeline": "responses/{agent}?tab=timeline",
     "raw": "responses/{agent}?tab=raw",
     "events": "responses/{agent}?tab=events",
@@ -36,6 +38,7 @@ VIEWS = {
 READY = {
     "list": "tbody tr[data-id] .badge.writing",
     "thread": ".turn",
+    "markdown": ".rich table",
     "approvals": ".card.approval",
     "activity": ".chart svg",
     "playground": "#model option",
@@ -97,7 +100,10 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
     turn = [{"think": "They want a long story. " * 4}, {"say": "Once upon a time. " * 400}]
     create(api, **say, input=script(turn))
     create(api, **say, input=script([{"think": "Let me think about it. " * 300}]))
-    return {"agent": agent["id"], "before": before["id"], "turn": thread(api)}
+    rich = create(api, model="scripted-chat", input="Compare them.\n\n" + script({"say": RICH}))[
+        "id"
+    ]
+    return {"agent": agent["id"], "before": before["id"], "turn": thread(api), "rich": rich}
 
 
 def thread(api: httpx.Client) -> str:
@@ -127,10 +133,11 @@ def test_pictures_are_taken(visitor: Page, shown: Any, past: str) -> None:
             ready = READY.get(name, "#panel > *")
             page.wait(lambda ready=ready: page.all(ready))
             page.run("document.activeElement.blur(); document.fonts.ready")
-            page.picture(f"console-{name}-{theme}")
+            page.run("document.querySelector('.item.assistant .rich')?.scrollIntoView()")
+            page.picture(f"{theme}/{name}")
     assert page.problems() == []
 
 
 def test_each_picture_of_the_guide_is_there() -> None:
-    names = {path.stem for path in PICTURES.glob("console-*.png")}
-    assert {f"console-{view}-{theme}" for view in VIEWS for theme in THEMES} <= names
+    names = {path.relative_to(PICTURES).as_posix() for path in PICTURES.glob("*/*.png")}
+    assert {f"{theme}/{view}.png" for view in VIEWS for theme in THEMES} <= names

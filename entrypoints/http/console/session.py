@@ -59,7 +59,7 @@ class SessionEndpoint(Controller):
         _check_origin(request)
         if console.identities is None:
             return _answer(request, console, ANYBODY)
-        key = _read(await _body_of(request))
+        key = _read(await body_of(request, MAX_BODY_BYTES))
         caller = await console.bearer.find(key)
         answer = _answer(request, console, caller)
         answer.set_cookie(_cookie(request, console.sessions.create(key), SESSION_S))
@@ -118,12 +118,13 @@ def _cookie(request: HttpRequest, value: str, max_age_s: int) -> Cookie:
     )
 
 
-async def _body_of(request: HttpRequest) -> bytes:
+async def body_of(request: HttpRequest, max_bytes: int) -> bytes:
+    """Return the body. Raises: BodyTooLarge, as soon as it has more bytes."""
     body = b""
     async for block in request.stream():
         body += block
-        if len(body) > MAX_BODY_BYTES:
-            raise BodyTooLarge("The body is too long for a key.")
+        if len(body) > max_bytes:
+            raise BodyTooLarge(f"The body has more than {max_bytes:,} bytes.")
     return body
 
 

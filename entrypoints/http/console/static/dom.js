@@ -6,7 +6,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 const TAGS = new Set(
-  ("a article aside b br button caption code dd details dialog div dl dt em fieldset figcaption figure footer " +
+  ("a article aside b blockquote br button caption code dd details dialog div dl dt em fieldset figcaption figure footer " +
     "form h1 h2 h3 h4 header hr img input kbd label legend li main mark meter nav ol optgroup option output p " +
     "pre progress section select small span strong summary table tbody td textarea tfoot th thead time tr ul").split(" "),
 );
@@ -15,7 +15,7 @@ const SVG_TAGS = new Set("svg g rect line text title circle path".split(" "));
 const ATTRIBUTES = new Set(
   ("accept alt autocomplete autofocus checked class cols colspan datetime dir disabled download enctype for " +
     "height hidden href id inputmode lang list low high max maxlength min minlength multiple name open optimum " +
-    "pattern placeholder readonly rel required role rows rowspan scope selected size spellcheck src step " +
+    "pattern placeholder readonly rel required role rows rowspan scope selected size spellcheck src start step " +
     "tabindex target title type value width wrap").split(" "),
 );
 const SVG_ATTRIBUTES = new Set(
@@ -28,7 +28,7 @@ const PROPERTIES = new Set(["value", "checked", "selected", "indeterminate"]);
  * Make an element.
  * @param {string} tag
  * @param {Object<string, any>|null} [attributes] `class`, `id`, `aria-*`, `data-*`; `onClick` and
- *   other listeners as functions; `href` only http(s) or relative. null, undefined and false are
+ *   other listeners as functions; `href` only http(s), mailto or relative. null, undefined and false are
  *   left out; true is an empty attribute.
  * @param {...any} children nodes, strings, numbers, arrays of them; null and false are nothing
  * @returns {HTMLElement}
@@ -73,11 +73,13 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(anchor.href), 60_000);
 }
 
-/** Return the URL if it is http(s) or relative, or null. */
+const LINKED = new Set(["http:", "https:", "mailto:"]);
+
+/** Return the URL if it is http(s), mailto or relative, or null. */
 export function safeHref(value) {
   try {
     const url = new URL(String(value), document.baseURI);
-    return url.protocol === "http:" || url.protocol === "https:" ? String(value) : null;
+    return LINKED.has(url.protocol) ? String(value) : null;
   } catch {
     return null;
   }

@@ -7,6 +7,7 @@ import { copyButton, copyable } from "../copy.js";
 import { append, el, replace } from "../dom.js";
 import { failureOf } from "./failures.js";
 import { pretty } from "../format.js";
+import { markdown } from "./markdown.js";
 import { containerFile, containerFiles, file, image } from "./media.js";
 import { pages, passages, webLink } from "./searches.js";
 
@@ -36,9 +37,9 @@ const HEADS = {
   shell_call_output: () => "shell output",
 };
 const BODIES = {
-  message: (item) => parts(item.content),
+  message: (item) => parts(item.content, item.role === "assistant" && isWhole(item)),
   reasoning: (item) => [
-    parts(item.summary ?? []), parts(item.content ?? []),
+    parts(item.summary ?? [], isWhole(item)), parts(item.content ?? [], isWhole(item)),
     item.encrypted_content && el("p", { class: "dim" }, "Sealed: only the server can read it."),
   ],
   function_call: (item) => code(pretty(item.arguments), "arguments"),
@@ -163,15 +164,21 @@ function preview(item) {
   return typeof found === "string" && el("span", { class: "preview", dir: "auto" }, found.slice(0, 120).replaceAll(/\s+/g, " "));
 }
 
-function parts(content) {
-  if (typeof content === "string") return paragraph(content);
+/** What a model still writes is plain: half a table is none. */
+function isWhole(item) {
+  return item.status !== "in_progress";
+}
+
+/** `isRich`: a model wrote it, so it may be Markdown. */
+function parts(content, isRich = false) {
+  if (typeof content === "string") return isRich ? markdown(content) : paragraph(content);
   return (content ?? []).filter(Boolean).map((part) => {
     if (part.type === "input_image" || part.type === "computer_screenshot") return image({ url: part.image_url, fileId: part.file_id });
     if (part.type === "input_file") {
       return file({ fileId: part.file_id, name: part.filename, data: part.file_data, url: part.file_url });
     }
     if (part.type === "refusal") return el("p", { class: "refusal", dir: "auto" }, part.refusal);
-    if (typeof part.text === "string") return [paragraph(part.text), citations(part.annotations)];
+    if (typeof part.text === "string") return [isRich ? markdown(part.text) : paragraph(part.text), citations(part.annotations)];
     return code(pretty(part), "part");
   });
 }

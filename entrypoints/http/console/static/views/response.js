@@ -8,6 +8,7 @@ import { drawEvents } from "../response/events.js";
 import { apply, start } from "../items/fold.js";
 import { count, doorOf, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "../format.js";
 import { drawInput } from "../items/history.js";
+import { plainButton } from "../items/markdown.js";
 import { badge } from "./list.js";
 import { drawRaw } from "../response/raw.js";
 import { link, note } from "../routes.js";
@@ -133,7 +134,11 @@ class Page {
   async drawTranscript(panel) {
     const input = el("section", { "aria-label": "Input" });
     const output = el("section", { "aria-label": "Output" });
-    replace(panel, this.instructions(), input, el("h2", {}, "Output"), output);
+    const turnPlain = () => {
+      this.tabs.choose("transcript");
+      setTimeout(() => panel.querySelector(".plain")?.focus());
+    };
+    replace(panel, el("div", { class: "row switch" }, plainButton(turnPlain)), this.instructions(), input, el("h2", {}, "Output"), output);
     this.shown = live(output);
     this.shown.draw(this.folded.items);
     await drawInput(input, this.path, this.signal);
