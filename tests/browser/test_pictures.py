@@ -74,6 +74,16 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
     tool = {"type": "mcp", "server_label": "calc", "server_url": f"{tools.origin}/mcp"}
     sums = [{"mcp": "add", "args": {"a": 2, "b": 40}}, {"mcp": "look", "args": {}}]
     say = {"model": "scripted-chat", "background": True}
+    chain = thread(api)
+    rich = create(api, model="scripted-chat", input="Compare them.\n\n" + script({"say": RICH}))[
+        "id"
+    ]
+    create(
+        api,
+        **say,
+        input="Is the list still right?\n\n" + script({"mcp": "look", "args": {"page": 2}}),
+        tools=[{**tool, "require_approval": "always"}],
+    )
     before = create(api, **say, input=script({"say": "It is 41. The list has it."}))
     create(api, **say, input=script({"say": "word " * 40}), max_output_tokens=16)
     create(api, **say, input=script([{"say": "Half of an ans"}, {"fail": "server_error"}]))
@@ -89,21 +99,12 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
         tools=[{**tool, "require_approval": "never"}],
         instructions="Answer in one sentence.",
     )
-    create(
-        api,
-        **say,
-        input="Is the list still right?\n\n" + script({"mcp": "look", "args": {"page": 2}}),
-        tools=[{**tool, "require_approval": "always"}],
-    )
     path = f"/responses/{agent['id']}"
     wait_until(lambda: api.get(path).json()["status"] == "completed")
     turn = [{"think": "They want a long story. " * 4}, {"say": "Once upon a time. " * 400}]
     create(api, **say, input=script(turn))
     create(api, **say, input=script([{"think": "Let me think about it. " * 300}]))
-    rich = create(api, model="scripted-chat", input="Compare them.\n\n" + script({"say": RICH}))[
-        "id"
-    ]
-    return {"agent": agent["id"], "before": before["id"], "turn": thread(api), "rich": rich}
+    return {"agent": agent["id"], "before": before["id"], "turn": chain, "rich": rich}
 
 
 def thread(api: httpx.Client) -> str:
