@@ -239,6 +239,18 @@ def test_ten_thousand_responses_do_not_stall_the_list(crowd: Any) -> None:
         assert page.problems() == []
 
 
+def test_charts_of_ten_thousand_responses_say_how_far_they_reach_back(crowd: Any) -> None:
+    with chromium() as driver:
+        page = Page(driver, crowd.url)
+        page.resize(WIDE)
+        page.visit("activity?span=week")
+        page.wait_for("your 10,000 newest stored responses, which reach back to", ".coverage")
+        page.wait(lambda: page.all(".chart svg"))
+        assert len(page.all("[aria-label='In all'] tbody tr")) == 7
+        assert page.longest_task_ms() < LONGEST_TASK_MS
+        assert page.problems() == []
+
+
 def test_a_phone_shows_the_list_without_scrolling_sideways(page: Page, api: httpx.Client) -> None:
     create(api, model="scripted-chat", input="Hello.")
     page.resize(PHONE)

@@ -33,6 +33,7 @@ export async function show(root, params, signal) {
       if (problem.name === "AbortError") return;
       if (!(problem instanceof ApiError)) throw problem;
       error.textContent = `${problem.message} The page asks again every ${POLL_MS / 1000} seconds.`;
+      more.dataset.shown = "";
       replace(empty); // what it said may be wrong by now
     }
   };
