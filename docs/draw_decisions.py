@@ -51,7 +51,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Code and commands": (41, 42, 47, 48, 49, 113, 120, 121, 126, 156),
     "Web search, file search and citations": (43, 44, 45, 46, 50, 51, 52, 112),
     "Network and transport": (71, 72, 83, 108, 118, 136, 138),
-    "Operation": (95, 97, 98, 99, 100, 102, 103, 104, 105, 106, 114, 117, 119, 158, 159),
+    "Operation": (95, 97, 98, 99, 100, 102, 103, 104, 105, 106, 114, 117, 119, 158, 160),
     "How the project is developed": (59, 66, 67, 82),
 }
 
