@@ -46,6 +46,8 @@ def sampling_params(
         structured_outputs=_structured_outputs(sampling.constraint, constrained_field),
         prompt_logprobs=sampling.prompt_logprobs,
         extra_args=extra_arguments(sampling.extra),
+        # Slow tokenizers, as Kimi's, would write a blank into markers of several tokens.
+        spaces_between_special_tokens=False,
         skip_clone=True,  # made for this run alone
         **_output_parameters(sampling.step_tokens, fields["max_tokens"]),
     )
