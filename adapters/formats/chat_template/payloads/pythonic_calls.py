@@ -28,6 +28,7 @@ from antiphon.adapters.formats.chat_template.payloads.calls import (
     empty_arguments,
     read_more_calls,
 )
+from antiphon.adapters.formats.chat_template.payloads.json_calls import read_json_calls
 from antiphon.adapters.formats.chat_template.payloads.json_values import (
     quote_json,
     read_escape,
@@ -61,9 +62,14 @@ def _text_markers(quote: str, end: str) -> MarkerFinder:
 
 
 def read_pythonic_calls(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
-    """Read `[name(key=value, …), …]` or calls without a list, call by call."""
+    """Read `[name(key=value, …), …]` or calls without a list, call by call; or calls as JSON."""
     yield from buffer.skip_space()
+    start = buffer.pos
     is_list = yield from buffer.read_literal("[")
+    yield from buffer.skip_space()
+    if region.end and (yield from buffer.peek()) == "{":
+        buffer.pos = start
+        return (yield from read_json_calls(buffer, calls, region))
     if not (yield from _read_python_call(buffer, calls, region.end)):
         return False
 

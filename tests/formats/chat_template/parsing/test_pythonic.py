@@ -13,12 +13,15 @@ from antiphon.domain import deltas as d
 
 Read = Callable[..., list[d.Delta]]
 
+JSON_CALL = '{"name": "get_weather", "arguments": {"city": "[a]"}}'
 CALLS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "a list": ("[f(city='a', days=2), f(city='b')]", [{"city": "a", "days": 2}, {"city": "b"}]),
     "lines": ("f(city='a')\nf(city='b')", [{"city": "a"}, {"city": "b"}]),
     "blank lines": ("\n\nf(city='a')\n\n\nf(city='b')\n", [{"city": "a"}, {"city": "b"}]),
     "several lines": ('f(\n city="a",\n x=[\n  "b",\n ],\n)', [{"city": "a", "x": ["b"]}]),
     "no arguments": ("[f()]", [{}]),
+    "JSON": (f"[{JSON_CALL}, {JSON_CALL}]", [{"city": "[a]"}, {"city": "[a]"}]),
+    "JSON without a list": (JSON_CALL, [{"city": "[a]"}]),
     "JSON's names": ("[f(a=true, b={'c': null})]", [{"a": True, "b": {"c": None}}]),
     "a keyword of Python": ("[f(class=1, from='x')]", [{"class": 1, "from": "x"}]),
     "escapes": (r"""[f(city="\n\t\"\\\x41\u00e9\U0001F600\/\q")]""", [{"city": '\n\t"\\Aé😀/\\q'}]),
