@@ -22,6 +22,7 @@ from antiphon.adapters.formats.chat_template.gemma_style import (
     gemma_tag,
     write_gemma,
 )
+from antiphon.adapters.formats.chat_template.payloads.schema_types import properties_of
 from antiphon.adapters.formats.ebnf import (
     JSON_INPUT,
     PYTHON_INPUT,
@@ -86,9 +87,7 @@ def _xgrammar_tag(style: str, schema: Json) -> Json:
 
 def _python_tag(schema: Json) -> Json:
     """Return the tag of Python arguments with the schema's names and any literal values."""
-    properties = schema.get("properties")
-    parameters = properties if isinstance(properties, dict) else {}
-    names = [json.dumps(name) for name in parameters if name.isidentifier()]
+    names = [json.dumps(name) for name in properties_of(schema) if name.isidentifier()]
     if not names:
         return grammar_tag('root ::= ""\n')
     argument = f'argument ::= ({" | ".join(names)}) "=" value'
@@ -117,8 +116,8 @@ def _tags_tag(form: TagText, schema: Json) -> Json:
 
     xgrammar has styles for some markup; this is for the others.
     """
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or not properties:
+    properties = properties_of(schema)
+    if not properties:
         return grammar_tag('root ::= ""\n')
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     required = schema.get("required") or ()

@@ -218,10 +218,14 @@ TAGGED_FAMILIES: Mapping[str, Family] = {
         models="MiniCPM 5",
         signs=Signs(templates=(('<function name="', '<param name="', "<![CDATA["),)),
         think=THINK,
-        # Small models forget the space.
+        # Small models forget the space, or write it as it stands in their vocabulary.
         calls={
             tags.call: Region(reader="tags", end="</function>", tags=tags)
-            for tags in (MINICPM5_TAGS, replace(MINICPM5_TAGS, call="<functionname="))
+            for tags in (
+                MINICPM5_TAGS,
+                replace(MINICPM5_TAGS, call="<functionname="),
+                replace(MINICPM5_TAGS, call="<functionĠname="),
+            )
         },
         hidden_markers=("</function>",),
         end_markers=(*CHATML_END_MARKERS, "</s>"),

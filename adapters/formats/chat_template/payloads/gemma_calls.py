@@ -37,6 +37,7 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     STRING,
     TEXT_TYPES,
     UNKNOWN,
+    properties_of,
     property_types,
     text_to_json,
 )
@@ -231,12 +232,9 @@ class _Members:
         self._calls = calls
         self._write = calls.write
         self._schema = schema
-        self._properties = schema.get("properties")
+        self._names = tuple(map(str, properties_of(schema)))
         self._end = end
         self._value_ends = _value_ends(end, "")
-        self._names = (
-            tuple(map(str, self._properties)) if isinstance(self._properties, dict) else ()
-        )
         self._written: set[str] = set()
         self._has_parenthesis = False
         self._open: list[str] = []
@@ -496,10 +494,9 @@ class _Members:
         self._write(quote_json(text)[1:-1])
 
     def _bare_to_json(self, key: str | None, text: str) -> str:
-        is_known = isinstance(self._properties, dict) and key in self._properties
-        if not is_known or text in NO_VALUES:
+        if key not in self._names or text in NO_VALUES:
             return text_to_json(_unquoted(text))
-        types = property_types(self._schema, str(key))
+        types = property_types(self._schema, key)
         if types <= TEXT_TYPES:
             if isinstance(parse_json(text), str):
                 return text

@@ -31,6 +31,7 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     NULL,
     STRING,
     TEXT_TYPES,
+    properties_of,
     property_types,
 )
 from antiphon.adapters.formats.chat_template.payloads.tag_types import (
@@ -135,8 +136,7 @@ def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumab
     Return None if none of them can be read: that is no call.
     """
     separator = "{"
-    properties = (tool.parameters or {}).get("properties")
-    names = properties if isinstance(properties, dict) else {}
+    names = properties_of(tool.parameters or {})
     while True:
         yield from buffer.skip_space()
         start = buffer.pos

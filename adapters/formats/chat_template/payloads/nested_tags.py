@@ -19,9 +19,16 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
 )
 from antiphon.adapters.formats.chat_template.payloads.calls import is_name
 from antiphon.adapters.formats.chat_template.payloads.json_values import quote_json
-from antiphon.adapters.formats.chat_template.payloads.schema_types import resolve, types_of
+from antiphon.adapters.formats.chat_template.payloads.schema_types import (
+    properties_of,
+    resolve,
+    types_of,
+)
 from antiphon.adapters.formats.chat_template.payloads.tag_types import value_to_json
 from antiphon.domain.json import Json
+
+LOOKAHEAD = 4000
+"""How far a stray tag is followed by the one that tells whether it was part of a value."""
 
 MAX_DEPTH = 64
 ITEM = "item"
@@ -42,13 +49,17 @@ def read_nested_text(
 ) -> Resumable[bool]:
     """Write the markup of a value; return whether it has an end. Tags of its own name may nest.
 
-    A missing end is excused at one of the `stops`, which is no part of a value.
+    A missing end is excused at one of the `stops`: there is none after it. Before the end, a stop
+    is a tag like any other.
     """
     begin, end = f"{tags.key}{key}{tags.key_end}", tags.value_end.replace("{key}", key)
-    finder = MarkerFinder([begin, end, *stops])
+    own, finder = MarkerFinder([begin, end]), MarkerFinder([begin, end, *stops])
     depth = 1
     while marker := (yield from buffer.read_until(finder, write)):
         if marker in stops:
+            if (yield from _is_closed(buffer, own, begin, depth)):
+                write(marker)
+                continue
             buffer.unread(marker)
             return True
         depth += 1 if marker == begin else -1
@@ -58,12 +69,25 @@ def read_nested_text(
     return False
 
 
+def _is_closed(buffer: TextBuffer, own: MarkerFinder, begin: str, depth: int) -> Resumable[bool]:
+    """Whether so many tags of a name are closed soon; read nothing."""
+    start = buffer.pos
+    while depth and (
+        found := (
+            yield from buffer.read_up_to(own, max(start + LOOKAHEAD - buffer.pos, 0), or_end=True)
+        )
+    ):
+        if not found[1]:
+            break
+        depth += 1 if found[1] == begin else -1
+    buffer.pos = start
+    return depth == 0
+
+
 def nested_to_json(markup: str, tags: Tags, schema: Json, key: str) -> str:
     """Return a value as JSON; `schema` is that of all arguments."""
-    properties = schema.get("properties")
-    own = properties.get(key) if isinstance(properties, dict) else None
     try:
-        value = _value_of(_parse(markup, tags), own, schema)
+        value = _value_of(_parse(markup, tags), properties_of(schema).get(key), schema)
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:  # from JSON in a tag
         return quote_json(markup)

@@ -18,6 +18,10 @@ NULLS = ("null", "None")
 UNKNOWN: frozenset[str] = frozenset()
 """What a schema allows that does not say it. Models write texts there, so it is read as one."""
 
+ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+COMBINATIONS = frozenset({"$ref", *ALTERNATIVES})
+"""What makes a schema a combination of others."""
+
 KEYWORDS: Mapping[str, str] = {
     "properties": "object",
     "additionalProperties": "object",
@@ -29,9 +33,38 @@ KEYWORDS: Mapping[str, str] = {
 
 def property_types(schema: Mapping[str, Any], key: str) -> frozenset[str]:
     """Return the types of an argument; `schema` is that of all arguments."""
-    properties = schema.get("properties")
-    own = properties.get(key) if isinstance(properties, dict) else None
-    return types_of(own, schema)
+    return types_of(properties_of(schema).get(key), schema)
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schemas of all arguments by name, those of alternatives among them.
+
+    >>> properties_of({"oneOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"b": {}}}]})
+    {'a': {'const': 1}, 'b': {}}
+    """
+    if COMBINATIONS.isdisjoint(schema):
+        properties = schema.get("properties")
+        return properties if isinstance(properties, dict) else {}
+    found: dict[str, list[Any]] = {}
+    for part in _parts(schema, schema, set()):
+        properties = part.get("properties")
+        for name, own in properties.items() if isinstance(properties, dict) else ():
+            found.setdefault(name, []).append(own)
+    return {name: each[0] if len(each) == 1 else {"anyOf": each} for name, each in found.items()}
+
+
+def _parts(schema: Any, root: Mapping[str, Any], followed: set[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and those that it is a combination of."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in followed:
+        followed.add(reference)
+        yield from _parts(resolve(reference, root), root, followed)
+    for keyword in ALTERNATIVES:
+        for alternative in _as_list(schema.get(keyword)):
+            yield from _parts(alternative, root, followed)
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
@@ -57,7 +90,7 @@ def _types(schema: Any, root: Mapping[str, Any], followed: set[str]) -> Iterator
         followed.add(reference)
         target = resolve(reference, root)
         yield from ["object"] if target is None else _types(target, root, followed)
-    for keyword in ("anyOf", "oneOf", "allOf"):
+    for keyword in ALTERNATIVES:
         for alternative in _as_list(schema.get(keyword)):
             yield from _types(alternative, root, followed)
     values = [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))

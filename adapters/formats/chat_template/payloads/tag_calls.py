@@ -41,6 +41,7 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     read_arguments,
 )
 from antiphon.adapters.formats.chat_template.payloads.nested_tags import (
+    LOOKAHEAD,
     nested_to_json,
     read_nested_text,
 )
@@ -48,6 +49,7 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     NULL,
     STRING,
     TEXT_TYPES,
+    properties_of,
     types_of,
 )
 from antiphon.adapters.formats.chat_template.payloads.tag_types import (
@@ -59,14 +61,11 @@ from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
 
-LOOKAHEAD = 4000
-"""How far a stray closing tag is followed by the one that tells whether it was part of a text."""
-
 MAX_OPENERS = 4
 """How many markers may come before the tag of a call: a section's, the call's and a prelude."""
 
 ATTRIBUTE = re.compile(
-    r"""\s*(?:(?:name\s*)?=+|name(?=\s*["']))?\s*(?:"(?P<quoted>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>.+?))\s*"""
+    r"""[\sĠ]*(?:(?:name\s*)?=+|name(?=\s*["']))?\s*(?:"(?P<quoted>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>.+?))\s*"""
     r"""(?:string\s*=*\s*["']?(?P<string>true|false)["']?\s*)?/?""",
     re.DOTALL,
 )
@@ -123,8 +122,9 @@ def read_tag_calls(buffer: TextBuffer, calls: Calls, region: Region) -> Resumabl
 
 def _read_call(buffer: TextBuffer, calls: Calls, tags: Tags, end: str) -> Resumable[bool]:
     yield from buffer.skip_space()
-    name_ends = (*tags.name_ends, tags.call) if tags.value else tags.name_ends
-    head = yield from buffer.read_up_to(_finder(*name_ends), MAX_NAME_LENGTH)
+    # Models leave out the bracket after the name: an argument follows, or the end.
+    followers = (tags.key, tags.call_end, *((tags.call,) if tags.value else ()))
+    head = yield from buffer.read_up_to(_finder(*tags.name_ends, *followers), MAX_NAME_LENGTH)
     if head is None:
         return False
     text, marker = head
@@ -134,9 +134,12 @@ def _read_call(buffer: TextBuffer, calls: Calls, tags: Tags, end: str) -> Resuma
     tool = calls.find_tool(label.name)
     if tool is None:
         return False
-    if marker in (tags.key, tags.call_end, tags.call, "{"):
+    if marker in (*followers, "{"):
         buffer.unread(marker)
-    return (yield from _Arguments(buffer, calls, tags, tool, end).read())
+    is_read = yield from _Arguments(buffer, calls, tags, tool, end).read()
+    if is_read and marker not in (*tags.name_ends, tags.call):
+        calls.note("call_marker")
+    return is_read
 
 
 class _Arguments:
@@ -151,8 +154,7 @@ class _Arguments:
         self._tool = tool
         self._is_text = text_property(tool) is not None
         self._schema: Json = tool.parameters or {}
-        properties = self._schema.get("properties")
-        self._properties = properties if isinstance(properties, dict) else {}
+        self._properties = properties_of(self._schema)
         # Where tags nest, the tag of any key could also be a part of the value.
         names = map(str, self._properties) if tags.nests else [""]
         self._openers = tuple(f"{tags.key}{name}{tags.key_end if name else ''}" for name in names)

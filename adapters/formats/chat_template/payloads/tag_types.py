@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import Write
-from antiphon.adapters.formats.chat_template.payloads.json_values import quote_json
-from antiphon.adapters.formats.chat_template.payloads.pythonic_calls import python_value_to_json
+from antiphon.adapters.formats.chat_template.payloads.json_values import parse_json, quote_json
+from antiphon.adapters.formats.chat_template.payloads.pythonic_calls import (
+    LEADING_ZEROS,
+    python_value_to_json,
+)
 from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     NULL,
     NULLS,
@@ -47,10 +50,13 @@ class TextWriter:
 def value_to_json(text: str, types: frozenset[str]) -> str:
     """Return a value as JSON of one of the types: itself, a text, or a literal of Python.
 
-    A value of no allowed type is a text if a text is allowed, otherwise what it looks like.
+    A value of no allowed type is a text if a text is allowed, otherwise what it looks like. Where
+    no text is, a number may have quotes, and zeros before it.
 
     >>> value_to_json("5", frozenset({"string"})), value_to_json("5", frozenset({"integer"}))
     ('"5"', '5')
+    >>> value_to_json('"5"', frozenset({"integer"})), value_to_json("007", frozenset({"integer"}))
+    ('5', '7')
     >>> value_to_json("['a', None]", frozenset({"array"}))
     '["a", null]'
     """
@@ -58,9 +64,15 @@ def value_to_json(text: str, types: frozenset[str]) -> str:
         is_null = NULL in types and text.strip() in NULLS
         return NULL if is_null else quote_json(text)
     literal = literal_to_json(text)
-    if STRING in types and not fits(json.loads(literal), types):
-        return quote_json(text)
-    return literal
+    if not literal.startswith('"') and STRING not in types:
+        return literal
+    value = json.loads(literal)
+    if STRING in types:
+        return literal if fits(value, types) else quote_json(text)
+    number = LEADING_ZEROS.sub(r"\1", value.strip())
+    found = parse_json(number)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return number if is_number and fits(found, types) else literal
 
 
 def literal_to_json(text: str) -> str:

@@ -104,6 +104,11 @@ EDITS: dict[str, tuple[str, str, Any]] = {
     "JSON in tags in tags": ("minimax_m3", m3('{tags}["a"]{/tags}'), {"tags": ["a"]}),
     "an unclosed value in tags in tags": ("minimax_m3", m3("{path}a{line}3{/line}"), {"path": "a", "line": 3}),
     "escapes of XML": ("minicpm5", '<function name="edit"><param name="path">a &lt;<![CDATA[&lt;]]></param></function>', {"path": "a <&lt;"}),
+    "properties named as markers": ("minimax_m3", m3("{place}{tool_call}a{/tool_call}{invoke}b{/invoke}{/place}{line}3{/line}"), {"place": {"tool_call": "a", "invoke": "b"}, "line": 3}),
+    "no bracket after the name": ("qwen3_coder", "<tool_call>\n<function=edit\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>", {"path": "a"}),
+    "no bracket after a name in quotes": ("deepseek_v4", f'<｜DSML｜invoke name="edit"{parameter("path", "a")}</｜DSML｜invoke>', {"path": "a"}),
+    "no bracket after a name without arguments": ("seed_oss", "<seed:tool_call>\n<function=edit</function>\n</seed:tool_call>", {}),
+    "a space as the vocabulary has it": ("minicpm5", '<functionĠname="edit"><paramĠname="path">a</param></function>', {"path": "a"}),
     "no space before an attribute": ("minicpm5", '<function name="edit"><paramname="path">a</param></function>', {"path": "a"}),
 }  # fmt: skip
 

@@ -69,6 +69,12 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "a truth value": ({"type": "boolean"}, "true", True),
     "a truth value of Python": ({"type": "boolean"}, "False", False),
     "a number": ({"type": "integer"}, "3", 3),
+    "a number in quotes": ({"type": "integer"}, '"3"', 3),
+    "a fraction in quotes": ({"type": ["number", "null"]}, '"2.5"', 2.5),
+    "a fraction in quotes, no fraction allowed": ({"type": "integer"}, '"2.5"', "2.5"),
+    "a number in quotes, a text allowed": (NUMBER_OR_TEXT, '"3"', "3"),
+    "zeros before a number": ({"type": "integer"}, "-007", -7),
+    "zeros before a number in a text": ({"type": "string"}, "007", "007"),
     "no number": ({"type": "integer"}, "three", "three"),
 }  # fmt: skip
 DEFINITIONS = {
@@ -113,4 +119,29 @@ def test_the_schema_says_what_is_a_text_where_texts_have_no_quotes(
 ) -> None:
     tools = (ToolSpec(name="f", parameters={"type": "object", "properties": {"x": schema}}),)
     arguments = read(family, CALLS[family].replace("@", text), tools=tools)[1]
+    assert json.loads(arguments.text) == {"x": expected}  # type: ignore[attr-defined]
+
+
+TEXT_OR_SIZE = [
+    {"properties": {"x": {"type": "string"}}},
+    {"properties": {"x": {"$ref": "#/$defs/Size"}, "y": {"type": "string"}}},
+]
+
+
+@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"oneOf": TEXT_OR_SIZE}, 3),
+        ({"anyOf": TEXT_OR_SIZE[:1]}, "3"),
+        ({"allOf": [{"required": ["x"]}, {"$ref": "#/$defs/Sized"}]}, 3),
+        ({"$ref": "#/$defs/Self"}, "3"),
+    ],
+)
+def test_a_schema_of_alternatives_has_the_arguments_of_all_of_them(
+    read: Read, family: str, schema: Any, expected: Any
+) -> None:
+    own = {"Sized": TEXT_OR_SIZE[1], "Self": {"$ref": "#/$defs/Self", **TEXT_OR_SIZE[0]}}
+    tools = (ToolSpec(name="f", parameters={**schema, "$defs": {**DEFINITIONS, **own}}),)
+    arguments = read(family, CALLS[family].replace("@", "3"), tools=tools)[1]
     assert json.loads(arguments.text) == {"x": expected}  # type: ignore[attr-defined]
