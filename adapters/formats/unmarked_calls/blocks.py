@@ -26,7 +26,7 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     unwrap_arguments,
 )
 from antiphon.adapters.formats.tools import ToolNames, text_property
-from antiphon.adapters.formats.unmarked_calls.fitting import arguments_fit
+from antiphon.adapters.formats.chat_template.payloads.argument_fit import arguments_fit
 from antiphon.domain.tools import ToolSpec
 
 MAX_BLOCK_CHARS = 128 * 1024

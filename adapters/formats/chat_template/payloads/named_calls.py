@@ -14,6 +14,7 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     Resumable,
     TextBuffer,
 )
+from antiphon.adapters.formats.chat_template.payloads.argument_fit import arguments_fit
 from antiphon.adapters.formats.chat_template.payloads.calls import (
     MAX_NAME_LENGTH,
     Calls,
@@ -28,8 +29,12 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     FENCE,
     End,
     markers_of,
+    parse_json,
     read_arguments,
 )
+from antiphon.adapters.formats.chat_template.payloads.schema_types import properties_of
+from antiphon.adapters.formats.tools import text_property
+from antiphon.domain.json import Json
 from antiphon.domain.tools import FUNCTIONS, ToolSpec
 
 RANDOM_ID_LENGTH = 9
@@ -40,6 +45,13 @@ FENCE_OPENING = re.compile(r"\s*(?:```[a-z]*\s*){0,2}\Z")
 TAG_END = MarkerFinder([">"])
 AFTER_COUNTED_NAME = ("<|tool_call_argument_begin|>", "<|tool_call_end|>", "{")
 is_id = re.compile(r"[\w.:$-]*").fullmatch
+NAMELESS_ID = re.compile(
+    r"(?:(?:call|tool|tool_call|toolu|chatcmpl-tool)[_:-]?)?[0-9]+"
+    r"|(?:call|toolu|chatcmpl-tool)[_-](?=[A-Za-z]*[0-9])[0-9A-Za-z]+"
+)
+"""Ids as other servers make them. A conversation that has them teaches the model to write such."""
+
+MAX_FITTED_LENGTH = 4000
 COUNTED_NAME = re.compile(r"(?:functions\.)?(.*?)(?::[0-9]+)?", re.DOTALL)
 
 
@@ -121,6 +133,10 @@ def read_counted_call(buffer: TextBuffer, calls: Calls, region: Region) -> Resum
         return False
     call_id, marker = head
     tool = _find_counted_tool(calls, call_id.strip())
+    if tool is None and marker != region.end and NAMELESS_ID.fullmatch(call_id.strip()):
+        buffer.unread(marker if marker == "{" else "")
+        marker = ""
+        tool = yield from _find_tool_that_fits(buffer, calls, region.end)
     if tool is None:
         return False
     if marker == region.end:
@@ -139,6 +155,35 @@ def _find_counted_tool(calls: Calls, call_id: str) -> ToolSpec | None:
         or calls.find_tool(call_id)
         or (calls.find_tool(f"{FUNCTIONS}.{call_id}") if is_id(call_id) else None)
     )
+
+
+def _find_tool_that_fits(buffer: TextBuffer, calls: Calls, end: str) -> Resumable[ToolSpec | None]:
+    """Return the only tool whose schema the arguments before the end fit; read nothing."""
+    start = buffer.pos
+    found = yield from buffer.read_up_to(_end_finder(end), MAX_FITTED_LENGTH)
+    buffer.pos = start
+    arguments = parse_json(found[0].strip()) if found else None
+    if not isinstance(arguments, dict) or not arguments:
+        return None
+    # A tool may have several names.
+    tools = {id(tool): tool for name in calls.names if (tool := calls.find_tool(name))}
+    fitting = [tool for tool in tools.values() if _are_of(arguments, tool)]
+    if len(fitting) != 1:
+        return None
+    calls.note("tool_name")
+    return fitting[0]
+
+
+def _are_of(arguments: Json, tool: ToolSpec) -> bool:
+    """Whether a tool has all of these arguments, and they fit its schema."""
+    schema = tool.parameters or {}
+    is_known = arguments.keys() <= properties_of(schema).keys()
+    return is_known and text_property(tool) is None and arguments_fit(arguments, schema)
+
+
+@lru_cache
+def _end_finder(end: str) -> MarkerFinder:
+    return MarkerFinder([end])
 
 
 def read_tagged_call(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:

@@ -11,6 +11,7 @@ import pytest
 from antiphon.adapters.formats.chat_template.parsing.parser import ChatTemplateParser
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
+from antiphon.domain.tools import ToolSpec
 
 Read = Callable[..., list[d.Delta]]
 Build = Callable[..., ChatTemplateParser]
@@ -187,3 +188,36 @@ def test_words_before_a_call_are_never_lost(read: Read, family: str, start: str,
     assert read_both_ways(read, family, text) == expected
     text = f"{start}one {written}"
     assert read_both_ways(read, family, text) == [d.TextDelta(text)]
+
+
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+DROP, WIPE = (ToolSpec(name=name, parameters=PATH) for name in ("drop", "wipe"))
+COUNT = ToolSpec(name="count", parameters={"properties": {"number": {"type": "integer"}}})
+
+
+@pytest.mark.parametrize(
+    ("call_id", "arguments", "others", "name"),
+    [
+        ("3", '{"path": "/x"}', (), "drop"),
+        ("call_3", '{"path": "/x"}', (), "drop"),
+        ("call_7hQx", '{"number": 1}', (WIPE,), "count"),
+        ("call_3", '{"path": "/x"}', (WIPE,), None),  # which one?
+        ("call_3", '{"path": 5}', (), None),
+        ("call_3", '{"path": "/x", "more": 1}', (), None),
+        ("call_3", '{"path": "/x', (), None),
+        ("call_3", "{}", (), None),
+        ("call_wipe", '{"path": "/x"}', (), None),  # the name of a tool that is not offered
+    ],
+)
+def test_an_id_without_a_name_calls_the_only_tool_that_its_arguments_fit(
+    read: Read, call_id: str, arguments: str, others: tuple[ToolSpec, ...], name: str | None
+) -> None:
+    begin = f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>"
+    text = f"Now.{begin}{arguments}<|tool_call_end|>Done."
+    tools = (DROP, COUNT, *others)
+    deltas = read("kimi_k2", text, tools=tools)
+    calls = [x.text for x in deltas if isinstance(x, d.ArgumentsDelta)]
+    assert [x.name for x in deltas if isinstance(x, d.CallStart)] == ([name] if name else [])
+    assert calls == ([arguments] if name else [])
+    assert name or deltas == [d.TextDelta(text)]
+    assert read("kimi_k2", text, cuts=range(1, len(text)), tools=tools) == deltas
