@@ -51,12 +51,15 @@ def value_to_json(text: str, types: frozenset[str]) -> str:
     """Return a value as JSON of one of the types: itself, a text, or a literal of Python.
 
     A value of no allowed type is a text if a text is allowed, otherwise what it looks like. Where
-    no text is, a number may have quotes, and zeros before it.
+    no text is, a value may be JSON inside a string, also without its quotes, and a number may have
+    zeros before it.
 
     >>> value_to_json("5", frozenset({"string"})), value_to_json("5", frozenset({"integer"}))
     ('"5"', '5')
     >>> value_to_json('"5"', frozenset({"integer"})), value_to_json("007", frozenset({"integer"}))
     ('5', '7')
+    >>> value_to_json(r'[\\"a\\"]', frozenset({"array"}))
+    '["a"]'
     >>> value_to_json("['a', None]", frozenset({"array"}))
     '["a", null]'
     """
@@ -69,10 +72,17 @@ def value_to_json(text: str, types: frozenset[str]) -> str:
     value = json.loads(literal)
     if STRING in types:
         return literal if fits(value, types) else quote_json(text)
-    number = LEADING_ZEROS.sub(r"\1", value.strip())
-    found = parse_json(number)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return number if is_number and fits(found, types) else literal
+    return _unquoted(value, types) or literal
+
+
+def _unquoted(text: str, types: frozenset[str]) -> str | None:
+    """Return the value of one of the types that a text is JSON of, once its escapes are read."""
+    for source in (text, parse_json(f'"{text}"')):
+        bare = LEADING_ZEROS.sub(r"\1", source.strip()) if isinstance(source, str) else ""
+        value = parse_json(bare)
+        if value is not None and fits(value, types):
+            return bare if not isinstance(value, str) else None
+    return None
 
 
 def literal_to_json(text: str) -> str:

@@ -112,6 +112,13 @@ LISTS = {"anyOf": [{"type": "string"}, {"type": "array"}]}
         (LISTS, "[1]", [1]),
         (LISTS, "8080", "8080"),
         ({"type": "array"}, "['a', None]", ["a", None]),
+        ({"type": "array"}, r"[{\"a\": \"b\\\\c\"}]", [{"a": "b\\c"}]),
+        ({"type": "array"}, r'"[\"a\", 1]"', ["a", 1]),
+        ({"type": "object"}, r'"{\"a\": 1}"', {"a": 1}),
+        ({"type": "object"}, r'"[\"a\"]"', '["a"]'),
+        ({"type": "integer"}, r"\"3\"", r"\"3\""),
+        (LISTS, r"[\"a\"]", r"[\"a\"]"),
+        ({"type": "object"}, r"{'a': '\d+'}", {"a": r"\d+"}),
     ],
 )
 def test_the_schema_says_what_is_a_text_where_texts_have_no_quotes(
