@@ -516,7 +516,9 @@ class _Arguments:
             return False
         buffer.unread(head[1] if head else "")
         limit, depth = buffer.pos + LOOKAHEAD, 0
-        finder = _finder(end, tags.key if "{key}" not in tags.value_end else self._openers[0])
+        # A custom tool has no arguments whose tags could be known.
+        openers = self._openers[:1] if tags.nests else (tags.key,)
+        finder = _finder(end, *openers)
         while found := (
             yield from buffer.read_up_to(finder, max(limit - buffer.pos, 0), or_end=True)
         ):

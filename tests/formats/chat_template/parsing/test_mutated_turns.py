@@ -200,11 +200,13 @@ def made_up_keys(text: str, deltas: Sequence[d.Delta]) -> list[str]:
         if isinstance(start, d.CallStart) and isinstance(arguments, d.ArgumentsDelta):
             value = parse_json(arguments.text) if start.kind == "function" else None
             keys += value if isinstance(value, dict) else ()
-    quoted = (json.dumps(key, ensure_ascii=False) for key in keys)
+    # Half a surrogate pair can only be written with an escape.
     return [
         key
-        for key, written in zip(keys, quoted, strict=True)
-        if not (NAME.fullmatch(key) or written in text)
+        for key in keys
+        if not NAME.fullmatch(key)
+        and json.dumps(key, ensure_ascii=False) not in text
+        and json.dumps(key) not in text
     ]
 
 

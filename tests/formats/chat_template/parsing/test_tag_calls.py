@@ -210,6 +210,20 @@ def test_the_call_after_an_unclosed_value_is_read(read: Read) -> None:
         ]
 
 
+def test_a_custom_tool_with_an_unclosed_text_does_not_swallow_the_next_call(read: Read) -> None:
+    begin = "]<]minimax[>[<"
+    text = f'{begin}invoke name="patch">{begin}input>a{begin}invoke name="stop">{begin}/invoke>'
+    for cuts in ((), range(1, len(text))):
+        assert read("minimax_m3", text, tools=TOOLS, cuts=cuts) == [
+            d.CallStart("patch", kind="custom"),
+            d.ArgumentsDelta("a"),
+            d.ItemEnd(),
+            d.CallStart("stop"),
+            d.ArgumentsDelta("{}"),
+            d.ItemEnd(),
+        ]
+
+
 def test_markup_in_the_text_of_a_custom_tool_stays_in_it(read: Read) -> None:
     text = function(setting("input", MARKUP), name="patch")
     for cuts in ((), range(1, len(text))):
