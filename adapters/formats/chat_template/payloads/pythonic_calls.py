@@ -30,6 +30,7 @@ from antiphon.adapters.formats.chat_template.payloads.calls import (
 )
 from antiphon.adapters.formats.chat_template.payloads.json_calls import read_json_calls
 from antiphon.adapters.formats.chat_template.payloads.json_values import (
+    parse_json,
     quote_json,
     read_escape,
     read_hex_digits,
@@ -44,6 +45,7 @@ QUOTES = ('"', "'")
 ESCAPES: Mapping[str, str] = {"'": "'", "\n": "", "a": "\a", "v": "\v", "0": "\0"}
 HEX_LENGTHS: Mapping[str, int] = {"x": 2, "U": 8}
 SEPARATORS = (",", ";")
+PREFIXES = frozenset("fFrRbBuU")
 LEADING_ZEROS = re.compile(r"\A(-?)0+(?=[1-9][0-9]*\Z)")
 """Of a number, which Python allows none."""
 PLAIN_VALUE = re.compile(r"-?[0-9.]+|True|False|None|true|false|null")
@@ -159,14 +161,17 @@ class _Arguments:
     def _read_argument(self) -> Resumable[bool]:
         """Read `key=value`; return False for anything else where no call has started."""
         buffer = self._buffer
+        if (yield from self._read_dict()):
+            return True
         key = yield from self._read_key()
         if key is None and not self._has_started and text_property(self._tool) is None:
             return False
         yield from buffer.skip_space()
+        is_raw = (yield from self._skip_prefix()) in ("r", "R")
         quote = yield from self._read_quote()
         if quote:
             self._start()
-            yield from self._read_text(key, quote)
+            yield from self._read_text(key, quote, is_raw=is_raw)
             return True
         pieces: list[str] = []
         marker = yield from self._read_other_value(pieces)
@@ -184,6 +189,42 @@ class _Arguments:
         else:
             self._write_member(key, quote_json(source) if value is None else value)
         return True
+
+    def _read_dict(self) -> Resumable[bool]:
+        """Read arguments in a dictionary, with stars before it or alone; else read nothing."""
+        buffer, start = self._buffer, self._buffer.pos
+        has_stars = yield from buffer.read_literal("**")
+        is_alone = not self._has_started and text_property(self._tool) is None
+        pieces: list[str] = []
+        if (has_stars or is_alone) and (yield from buffer.peek()) == "{":
+            yield from self._read_other_value(pieces)
+        value = parse_json(python_value_to_json("".join(pieces).strip()) or "")
+        is_named = isinstance(value, dict) and all(_is_key((key, "=")) for key in value)
+        if not value or not is_named or self._is_text:
+            buffer.pos = start
+            return False
+        self._start()
+        self._calls.note("wrapped_arguments")
+        for key, each in value.items():
+            self._write_member(key, json.dumps(each, ensure_ascii=False))
+        return True
+
+    def _skip_prefix(self) -> Resumable[str]:
+        """Skip a letter that says how the text after it is written, and return it."""
+        buffer, start = self._buffer, self._buffer.pos
+        prefix = yield from buffer.peek()
+        if prefix and prefix in PREFIXES:
+            yield from buffer.read_char()
+            quote = yield from buffer.peek()
+            if quote and quote in QUOTES:
+                position = buffer.pos
+                yield from buffer.read_char()
+                is_end = yield from self._goes_on()  # of a text without its first quote
+                buffer.pos = position
+                if not is_end:
+                    return prefix
+        buffer.pos = start
+        return ""
 
     def _read_key(self) -> Resumable[str | None]:
         position = self._buffer.pos
@@ -215,22 +256,27 @@ class _Arguments:
                 return quote * 3 if is_long else quote
         return ""
 
-    def _read_text(self, key: str | None, quote: str) -> Resumable[None]:
+    def _read_text(self, key: str | None, quote: str, *, is_raw: bool) -> Resumable[None]:
         is_first = self._separator == "{" and not self._is_text
         if self._is_text or (is_first and key in (text_property(self._tool), None)):
             self._write_input("")
-            yield from self._copy_text(quote, self._write)
+            yield from self._copy_text(quote, self._write, is_raw=is_raw)
             return
         self._write_member(key, '"')
-        if (yield from self._copy_text(quote, lambda text: self._write(quote_json(text)[1:-1]))):
+
+        def write_part(text: str) -> None:
+            self._write(quote_json(text)[1:-1])
+
+        if (yield from self._copy_text(quote, write_part, is_raw=is_raw)):
             self._write('"')
 
-    def _copy_text(self, quote: str, write: Write) -> Resumable[bool]:
+    def _copy_text(self, quote: str, write: Write, *, is_raw: bool) -> Resumable[bool]:
         """Write a text without its escapes; return whether it was closed."""
         buffer, markers = self._buffer, _text_markers(quote, self._end)
         while marker := (yield from buffer.read_until(markers, write)):
             if marker == "\\":
-                write((yield from _read_python_escape(buffer)))
+                is_kept = is_raw and (yield from buffer.peek()) != quote
+                write(marker if is_kept else (yield from _read_python_escape(buffer)))
             elif marker != quote:
                 if self._end or (yield from self._is_last_bracket()):
                     self._calls.note("quotes")
