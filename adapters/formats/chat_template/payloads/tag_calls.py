@@ -18,8 +18,6 @@ import json
 import re
 from functools import lru_cache
 
-from msgspec import Struct
-
 from antiphon.adapters.formats.chat_template.families.family import Region, Tags
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     MarkerFinder,
@@ -52,6 +50,7 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     properties_of,
     types_of,
 )
+from antiphon.adapters.formats.chat_template.payloads.tag_labels import TagLabel, read_label
 from antiphon.adapters.formats.chat_template.payloads.tag_types import (
     TextWriter,
     literal_to_json,
@@ -64,12 +63,6 @@ from antiphon.domain.tools import ToolSpec
 MAX_OPENERS = 4
 """How many markers may come before the tag of a call: a section's, the call's and a prelude."""
 
-ATTRIBUTE = re.compile(
-    r"""[\sĠ]*(?:(?:name\s*)?=+|name(?=\s*["']))?\s*(?:"(?P<quoted>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>.+?))\s*"""
-    r"""(?:string\s*=*\s*["']?(?P<string>true|false)["']?\s*)?/?""",
-    re.DOTALL,
-)
-
 WRAPPERS = ("arguments", "parameters", "properties", "input")
 
 MISSPELLED_END = re.compile(r"</[a-z_:]*>?\s*\Z")
@@ -81,14 +74,6 @@ NO_NAME = re.compile(r"[<>\n]")
 
 CDATA, CDATA_END = "<![CDATA[", MarkerFinder(["]]>"])
 ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&apos;": "'"}
-
-
-class _Key(Struct, frozen=True):
-    """An argument's name; `is_text` is what the tag says of its value, None if nothing."""
-
-    name: str
-    is_text: bool | None = None
-    is_damaged: bool = False
 
 
 def read_tag_calls(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
@@ -130,7 +115,7 @@ def _read_call(buffer: TextBuffer, calls: Calls, tags: Tags, end: str) -> Resuma
     text, marker = head
     for stray in (tags.value_end, *((tags.value, tags.key_end) if tags.value else ())):
         text = text.rstrip().removesuffix(stray)
-    label = _read_label(text, is_attribute=tags.name_ends == (">",))
+    label = read_label(text, is_attribute=tags.name_ends == (">",))
     tool = calls.find_tool(label.name)
     if tool is None:
         return False
@@ -270,7 +255,7 @@ class _Arguments:
 
     # --- one argument -----------------------------------------------------------------------------
 
-    def _read_key(self, *, in_value: bool = False) -> Resumable[_Key | None]:
+    def _read_key(self, *, in_value: bool = False) -> Resumable[TagLabel | None]:
         """Read the tag of a key and what opens its value; if there is none, read nothing."""
         buffer, tags = self._buffer, self._tags
         start = buffer.pos
@@ -289,7 +274,7 @@ class _Arguments:
             buffer.pos = start
         return key
 
-    def _read_unopened_key(self) -> Resumable[_Key | None]:
+    def _read_unopened_key(self) -> Resumable[TagLabel | None]:
         """Read a key of the tool without its tag, or with that of a call; else read nothing."""
         buffer, tags, start = self._buffer, self._tags, self._buffer.pos
         if not tags.value:
@@ -306,8 +291,8 @@ class _Arguments:
         return key
 
     def _read_value_start(
-        self, key: _Key, *, may_be_missing: bool = True
-    ) -> Resumable[_Key | None]:
+        self, key: TagLabel, *, may_be_missing: bool = True
+    ) -> Resumable[TagLabel | None]:
         """Read the tag that opens a value, and what may say its type before it.
 
         Without the tag, the value is what stands before the next one.
@@ -318,7 +303,7 @@ class _Arguments:
             named = yield from buffer.read_up_to(_finder(tags.value_type[1]), MAX_NAME_LENGTH)
             if named is None:
                 return None
-            key = _Key(key.name, named[0].strip() == STRING, is_damaged=key.is_damaged)
+            key = TagLabel(key.name, named[0].strip() == STRING, is_damaged=key.is_damaged)
             yield from buffer.skip_space()
         if (yield from buffer.read_literal(tags.value)):
             return key
@@ -330,19 +315,21 @@ class _Arguments:
         buffer.pos = start
         return key if found and found[1] else None
 
-    def _key_of(self, text: str, end: str) -> _Key | None:
+    def _key_of(self, text: str, end: str) -> TagLabel | None:
         if end == self._tags.value:
             text = MISSPELLED_END.sub("", text)
-        key = _read_label(text, is_attribute=self._tags.key_end == ">")
+        key = read_label(text, is_attribute=self._tags.key_end == ">")
         if self._is_text:
             is_name = key.name and not key.name.startswith("/") and not NO_NAME.search(key.name)
             return key if is_name else None
         name = find_key(key.name, self._properties)
         return (
-            None if name is None else _Key(name, key.is_text, is_damaged=name != key.name.strip())
+            None
+            if name is None
+            else TagLabel(name, key.is_text, is_damaged=name != key.name.strip())
         )
 
-    def _read_argument(self, key: _Key) -> Resumable[bool]:
+    def _read_argument(self, key: TagLabel) -> Resumable[bool]:
         """Read a value and write it; return whether the text goes on after it."""
         if self._is_text:
             self._open_argument(key.name)
@@ -356,12 +343,12 @@ class _Arguments:
         self._calls.write(self._to_json(key, text) if is_whole else text)
         return is_whole
 
-    def _wraps_all(self, key: _Key) -> bool:
+    def _wraps_all(self, key: TagLabel) -> bool:
         """Whether a key holds all arguments, as some models write them, and is none itself."""
         is_only = not self._has_started and bool(self._properties)
         return is_only and key.name in WRAPPERS and key.name not in self._properties
 
-    def _read_all_arguments(self, key: _Key) -> Resumable[bool]:
+    def _read_all_arguments(self, key: TagLabel) -> Resumable[bool]:
         text, is_whole = yield from self._collect(key)
         value = parse_json(literal_to_json(text))
         if value == {} or (
@@ -378,17 +365,17 @@ class _Arguments:
             )
         return is_whole
 
-    def _is_string(self, key: _Key) -> bool:
+    def _is_string(self, key: TagLabel) -> bool:
         """Whether a value can be passed on as a string as it arrives."""
         types = self._types_of(key)
         if key.is_text is not None:
             return key.is_text and (not types or STRING in types)
         return types <= TEXT_TYPES and not (self._tags.nests and key.name not in self._properties)
 
-    def _types_of(self, key: _Key) -> frozenset[str]:
+    def _types_of(self, key: TagLabel) -> frozenset[str]:
         return types_of(self._properties.get(key.name), self._schema)
 
-    def _read_string(self, key: _Key) -> Resumable[bool]:
+    def _read_string(self, key: TagLabel) -> Resumable[bool]:
         """Write a text as it arrives, or null where the text may be null."""
         may_be_null = key.is_text is None and NULL in self._types_of(key)
         text = TextWriter(self._calls.write, may_be_null=may_be_null)
@@ -396,7 +383,7 @@ class _Arguments:
         text.end(is_whole=is_whole)
         return is_whole
 
-    def _collect(self, key: _Key) -> Resumable[tuple[str, bool]]:
+    def _collect(self, key: TagLabel) -> Resumable[tuple[str, bool]]:
         """Return the text of a value, and whether it has an end."""
         pieces: list[str] = []
         if self._tags.nests:
@@ -410,7 +397,7 @@ class _Arguments:
             is_whole = yield from self._read_text(key.name, pieces.append)
         return "".join(pieces), is_whole
 
-    def _to_json(self, key: _Key, text: str) -> str:
+    def _to_json(self, key: TagLabel, text: str) -> str:
         if self._tags.nests:
             return nested_to_json(text, self._tags, self._schema, key.name)
         if key.name not in self._properties:
@@ -511,7 +498,7 @@ class _Arguments:
         if tag != tags.call:
             return False
         head = yield from buffer.read_up_to(_finder(*tags.name_ends, tags.call), MAX_NAME_LENGTH)
-        label = _read_label(head[0], is_attribute=tags.name_ends == (">",)) if head else None
+        label = read_label(head[0], is_attribute=tags.name_ends == (">",)) if head else None
         if label is None or not self._calls.is_name(label.name):
             return False
         buffer.unread(head[1] if head else "")
@@ -568,15 +555,6 @@ class _Arguments:
         if found is None:
             return len(buffer.text) - buffer.pos <= LOOKAHEAD
         return found[1] != end
-
-
-def _read_label(text: str, *, is_attribute: bool) -> _Key:
-    """Return the name in a tag, as its text or as an attribute of it."""
-    match = ATTRIBUTE.fullmatch(text) if is_attribute else None
-    if match is None:
-        return _Key(text.strip())
-    name = match["quoted"] or match["single"] or (match["bare"] or "").strip("\"' ")
-    return _Key(name, None if match["string"] is None else match["string"] == "true")
 
 
 @lru_cache
