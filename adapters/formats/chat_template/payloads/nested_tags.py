@@ -131,15 +131,20 @@ def _value_of(element: _Element, schema: Any, root: Json) -> Any:
         return json.loads(value_to_json(element.text, types_of(schema, root)))
     is_list = all(child.name == ITEM for child in element.children)
     if kind == "array" or (is_list and not kind):
-        items = [_item_of(child, own.get("items"), root) for child in element.children]
+        has_one_name = len({child.name for child in element.children}) == 1
+        items = [
+            _item_of(child, own.get("items"), root, is_named=not has_one_name)
+            for child in element.children
+        ]
         return [*items, element.text] if element.text.strip() else items
     return _object_of(element, own, root)
 
 
-def _item_of(element: _Element, schema: Any, root: Json) -> Any:
-    """Return the value of an item; its tag has any name, but text in its place is kept."""
+def _item_of(element: _Element, schema: Any, root: Json, *, is_named: bool) -> Any:
+    """Return the value of an item; its tag has any name, but what tells items apart is kept."""
     value = _value_of(element, schema, root)
-    return value if is_name(element.name) else {element.name: value}
+    is_plain = element.name == ITEM or (is_name(element.name) and not is_named)
+    return value if is_plain else {element.name: value}
 
 
 def _object_of(element: _Element, schema: Json, root: Json) -> Json:

@@ -50,7 +50,11 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     properties_of,
     types_of,
 )
-from antiphon.adapters.formats.chat_template.payloads.tag_labels import TagLabel, read_label
+from antiphon.adapters.formats.chat_template.payloads.tag_labels import (
+    TagLabel,
+    is_cut_tag,
+    read_label,
+)
 from antiphon.adapters.formats.chat_template.payloads.tag_types import (
     TextWriter,
     literal_to_json,
@@ -66,11 +70,8 @@ MAX_OPENERS = 4
 WRAPPERS = ("arguments", "parameters", "properties", "input")
 
 MISSPELLED_END = re.compile(r"</[a-z_:]*>?\s*\Z")
-CUT_NAME = re.compile(
-    r"""\s*+(?:(?:name\s*+)?=)?\s*+["']?[\w.$-]*["']?\s*+"""
-    r"""(?:string\s*+=?\s*+["']?[a-z]*["']?\s*+)?/?"""
-)
 NO_NAME = re.compile(r"[<>\n]")
+NOISE = re.compile(r"[^\w<]*")
 
 CDATA, CDATA_END = "<![CDATA[", MarkerFinder(["]]>"])
 ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&apos;": "'"}
@@ -167,6 +168,8 @@ class _Arguments:
             yield from self._skip_strays()
             is_closed = yield from buffer.read_literal(tags.call_end)
             key = None if is_closed else (yield from self._read_key())
+            if key is None and not is_closed and (yield from self._skip_noise()):
+                continue
             if key is None and not is_closed:
                 key = yield from self._read_unopened_key()
                 if key is not None:
@@ -214,27 +217,37 @@ class _Arguments:
             else:
                 return
 
+    def _skip_noise(self) -> Resumable[bool]:
+        """Skip what stands before the tag of an argument that is still missing; else skip nothing.
+
+        Words before the first argument are text before the call. After it there is no place for
+        any, so only a comma or the like is noise.
+        """
+        buffer, tags, start = self._buffer, self._tags, self._buffer.pos
+        finder = _finder(*self._ends, *filter(None, (self._end, *self._calls.openers)))
+        found = yield from buffer.read_up_to(finder, MAX_NAME_LENGTH)
+        if found and found[1] == tags.key and not self._is_text:
+            after = buffer.pos - len(tags.key)
+            buffer.pos = after
+            key = yield from self._read_key(in_value=True)
+            is_noise = NOISE.fullmatch(found[0]) or not (self._has_started or "<" in found[0])
+            if is_noise and key and self._is_missing(key.name):
+                if not NOISE.fullmatch(found[0]):
+                    self._calls.write_prose(found[0].rstrip(), buffer.offset + start)
+                buffer.pos = after
+                self._calls.note("argument_tag")
+                return True
+        buffer.pos = start
+        return False
+
     def _skip_cut_tag(self) -> bool:
         """Skip a tag that the end of the text cut off; return whether the text ends here."""
-        buffer, tags = self._buffer, self._tags
+        buffer = self._buffer
         rest = buffer.text[buffer.pos :]
-        is_cut = buffer.closed and (
-            tags.call_end.startswith(rest)
-            or tags.key.startswith(rest)
-            or (rest.startswith(tags.key) and self._is_cut_key(rest.removeprefix(tags.key)))
-        )
+        is_cut = buffer.closed and is_cut_tag(rest, self._tags)
         if is_cut:
             buffer.pos += len(rest)
         return is_cut
-
-    def _is_cut_key(self, text: str) -> bool:
-        name, bracket, tag = text.partition("<")
-        expected = f"{self._tags.key_end}{self._tags.value}"
-        return (
-            len(name) <= MAX_NAME_LENGTH
-            and CUT_NAME.fullmatch(name) is not None
-            and expected.startswith(bracket + "".join(tag.split()))
-        )
 
     def _open_argument(self, name: str) -> None:
         self._start()

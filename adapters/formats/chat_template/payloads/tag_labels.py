@@ -6,10 +6,17 @@ import re
 
 from msgspec import Struct
 
+from antiphon.adapters.formats.chat_template.families.family import Tags
+from antiphon.adapters.formats.chat_template.payloads.calls import MAX_NAME_LENGTH
+
 ATTRIBUTE = re.compile(
     r"""[\sĠ]*(?:(?:name\s*)?=+|name(?=\s*["']))?\s*(?:"(?P<quoted>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>.+?))\s*"""
     r"""(?:string\s*=*\s*["']?(?P<string>true|false)["']?\s*)?/?""",
     re.DOTALL,
+)
+CUT_NAME = re.compile(
+    r"""\s*+(?:(?:name\s*+)?=)?\s*+["']?[\w.$-]*["']?\s*+"""
+    r"""(?:string\s*+=?\s*+["']?[a-z]*["']?\s*+)?/?"""
 )
 
 
@@ -28,3 +35,22 @@ def read_label(text: str, *, is_attribute: bool) -> TagLabel:
         return TagLabel(text.strip())
     name = match["quoted"] or match["single"] or (match["bare"] or "").strip("\"' ")
     return TagLabel(name, None if match["string"] is None else match["string"] == "true")
+
+
+def is_cut_tag(text: str, tags: Tags) -> bool:
+    """Whether a text is the start of what ends a call, or of the tag of a key."""
+    return (
+        tags.call_end.startswith(text)
+        or tags.key.startswith(text)
+        or (text.startswith(tags.key) and _is_cut_key(text.removeprefix(tags.key), tags))
+    )
+
+
+def _is_cut_key(text: str, tags: Tags) -> bool:
+    name, bracket, tag = text.partition("<")
+    expected = f"{tags.key_end}{tags.value}"
+    return (
+        len(name) <= MAX_NAME_LENGTH
+        and CUT_NAME.fullmatch(name) is not None
+        and expected.startswith(bracket + "".join(tag.split()))
+    )

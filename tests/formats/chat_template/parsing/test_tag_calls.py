@@ -97,6 +97,10 @@ EDITS: dict[str, tuple[str, str, Any]] = {
     "other quotes": ("minimax_m2", "<invoke name='edit'><parameter  name = path >a</parameter></invoke>", {"path": "a"}),
     "spaces around an attribute's value": ("minimax_m2", '<invoke name= "edit" ><parameter name="path">a</parameter></invoke>', {"path": "a"}),
     "a list in tags": ("minimax_m3", m3("{tags}{item}a{/item}{item}{/item}{/tags}"), {"tags": ["a", ""]}),
+    "items of another name": ("minimax_m3", m3("{tags}{tag}a{/tag}{tag}b{/tag}{/tags}"), {"tags": ["a", "b"]}),
+    "items of different names": ("minimax_m3", m3("{tags}{item}a{/item}{tag}b{/tag}{/tags}"), {"tags": ["a", {"tag": "b"}]}),
+    "a comma between arguments": ("glm", "<tool_call>edit<arg_key>path</arg_key><arg_value>a</arg_value>, <arg_key>line</arg_key><arg_value>3</arg_value></tool_call>", {"path": "a", "line": 3}),
+    "a bracket before an argument": ("deepseek_v4", dsml(f">{parameter('path', 'a')}"), {"path": "a"}),
     "text in the tag of an item": ("minimax_m3", m3("{tags}{item and more}a{/tags}"), {"tags": [{"item and more": "a"}]}),
     "an empty list in tags": ("minimax_m3", m3("{tags}{/tags}"), {"tags": []}),
     "an object in tags": ("minimax_m3", m3("{place}{zip}08080{/zip}{/place}"), {"place": {"zip": "08080"}}),
@@ -203,6 +207,18 @@ def test_the_call_after_an_unclosed_value_is_read(read: Read) -> None:
         assert read("qwen3_coder", text, tools=TOOLS, cuts=cuts) == [
             d.CallStart("edit"),
             d.ArgumentsDelta('{"path": "a"}'),
+            d.ItemEnd(),
+            d.CallStart("edit"),
+            d.ArgumentsDelta('{"line": 3}'),
+            d.ItemEnd(),
+        ]
+
+
+def test_words_before_the_first_argument_are_text_before_the_call(read: Read) -> None:
+    text = function(f"Let me see.\n{setting('line', '3')}")
+    for cuts in ((), range(1, len(text))):
+        assert read("qwen3_coder", text, tools=TOOLS, cuts=cuts) == [
+            d.TextDelta("Let me see."),
             d.ItemEnd(),
             d.CallStart("edit"),
             d.ArgumentsDelta('{"line": 3}'),
