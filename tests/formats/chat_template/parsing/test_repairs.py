@@ -51,6 +51,7 @@ WRAPPED = (
     '{"query": "a"}\n</parameter>\n</function>\n</tool_call>'
 )
 PATCHED = QWEN.replace("search", "patch").replace('query": "a"', 'input": "a \'b\' c"')
+K2 = write_calls(FORMS["kimi_k2"], CALLS[:1])
 K3 = write_calls(FORMS["kimi_k3"], CALLS[:1])
 GEMMA = write_calls(FORMS["gemma4"], CALLS[:1])
 
@@ -58,6 +59,8 @@ DAMAGED: list[tuple[Repair, str, str]] = [
     ("argument_name", "kimi_k3", K3.replace('key="query"', 'key"query"')),
     ("argument_name", "minimax_m2", M2.replace('name="query"', 'name"query"=')),
     ("argument_tag", "glm47", GLM.replace("<arg_key>limit", "limit")),
+    ("argument_tag", "glm47", GLM.replace("<arg_key>limit", ", <arg_key>limit")),
+    ("call_marker", "qwen3_coder", CODER.replace("<function=search>", "<function=search")),
     ("call_marker", "hermes", QWEN.replace("tool_call>", "tool_calls>")),
     ("dropped_call", "hermes", f"{QWEN}\n{QWEN}"),
     ("encoded_arguments", "hermes", QWEN.replace('{"query": "a"}', r'"{\"query\": \"a\"}"')),
@@ -73,8 +76,10 @@ DAMAGED: list[tuple[Repair, str, str]] = [
     ("quotes", "hermes", PATCHED.replace("'", '"')),
     ("surplus_bracket", "hermes", QWEN.replace("}}", "}}}")),
     ("tool_name", "hermes", QWEN.replace('"search"', '"functions.search:0"')),
+    ("tool_name", "kimi_k2", K2.replace("functions.search:0", "call_0")),
     ("unread_call", "hermes", QWEN.replace('"search"', '"find"')),
     ("wrapped_arguments", "qwen3_coder", WRAPPED),
+    ("wrapped_arguments", "lfm2", "<|tool_call_start|>[search({'limit': 3})]<|tool_call_end|>"),
 ]  # fmt: skip
 
 
