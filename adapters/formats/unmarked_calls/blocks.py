@@ -20,13 +20,13 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
     Resumable,
     TextBuffer,
 )
+from antiphon.adapters.formats.chat_template.payloads.argument_fit import arguments_fit
 from antiphon.adapters.formats.chat_template.payloads.json_values import (
     STRING_MARKERS,
     parse_json,
     unwrap_arguments,
 )
 from antiphon.adapters.formats.tools import ToolNames, text_property
-from antiphon.adapters.formats.chat_template.payloads.argument_fit import arguments_fit
 from antiphon.domain.tools import ToolSpec
 
 MAX_BLOCK_CHARS = 128 * 1024

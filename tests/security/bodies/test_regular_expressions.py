@@ -63,7 +63,7 @@ NAMED: Mapping[str, str] = {
 BOUNDED: Mapping[str, int] = {
     "adapters/formats/chat_template/payloads/marked_calls.py: HEAD": 3 * 128,
     "adapters/formats/chat_template/payloads/named_calls.py: FENCE_OPENING": 2 * 128,
-    "adapters/formats/chat_template/payloads/tag_calls.py: ATTRIBUTE": 128,
+    "adapters/formats/chat_template/payloads/tag_labels.py: ATTRIBUTE": 128,
 }
 """Patterns of which the text has a bound, in characters (`MAX_NAME_LENGTH`)."""
 
