@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV = .venv
 VENV_VLLM = .venv-vllm
 VENV_CLIENTS = .venv-clients
+VENV_MORE_CLIENTS = .venv-more-clients
 VENV_DOCS = .venv-docs
 VENV_LOCK = .venv-lock
 VENV_SECURITY = .venv-security
@@ -27,8 +28,11 @@ EACH_PYTHON = tests/domain tests/kinds tests/application tests/contracts tests/g
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
 NODE = tests/clients/node_modules
+MORE_NODE = tests/clients/more/node_modules
 AXE = tests/browser/node_modules
 ARGS ?=
+NEWEST ?=
+MORE_VERSIONS = $(if $(NEWEST),newest,ready)
 # With MORE_TRIES=1, as in CI, tests that fail run up to twice more, one at a time: a machine can be
 # slow for a moment, and a fault fails each time. $(call pytest,ENVIRONMENT,ARGUMENTS) keeps what
 # failed by target.
@@ -43,7 +47,7 @@ SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 TIMED = tests/faults/test_bursts.py tests/faults/test_overload.py tests/faults/servers/test_two_servers.py
 # Tests that need nothing but $(VENV): the quick and the slow ones. Those of security have a target.
 PLAIN_TESTS = --ignore tests/security -k "not postgres and not redis"
-PLAIN = not vllm and not browser and not clients and not faults and not docs and not ray and not templates and not upstreams and not deploy and not real
+PLAIN = not vllm and not browser and not clients and not more_clients and not faults and not docs and not ray and not templates and not upstreams and not deploy and not real
 # The files that name a mark: each process would read those of 23,000 tests to find a thousand.
 marked = $$(grep -rl "mark\.$(1)" tests --include "test_*.py" --exclude-dir security $(2))
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
@@ -56,7 +60,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A zip, and Git without core.symlinks, write each link as a file that holds its target.
 LINKS = $(addprefix src/antiphon/,domain application adapters entrypoints testing)
 
-.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench bench-real changelog dist test-stores test-docs test-faults test-times test-clients test-security test-browser test-deploy test-image test-ray test-real test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: links serve test test-pythons test-slow check golden docs docs-site bench bench-real changelog dist test-stores test-docs test-faults test-times test-clients test-more-clients test-security test-browser test-deploy test-image test-ray test-real test-templates test-upstreams test-vllm lock audit sbom format
 
 links:
 	@for each in $(LINKS); do test -d $$each || ln -sf ../../$${each##*/} $$each; done
@@ -118,6 +122,11 @@ test-times: $(VENV)/ready
 # What a client warns of is its makers' concern.
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
 	$(call pytest,$(VENV_CLIENTS),tests/clients -m clients -W ignore -rs)
+
+# Some minutes, so CI leaves these out. NEWEST=1 installs the newest clients instead of those of
+# requirements/more_clients.txt and of package.json: what fails then is news.
+test-more-clients: $(VENV)/ready $(VENV_MORE_CLIENTS)/$(MORE_VERSIONS) $(MORE_NODE)/$(MORE_VERSIONS)
+	$(call pytest,$(VENV),tests/clients/more -m more_clients -W ignore -rs)
 
 # ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried; with ANTIPHON_TEST_EVERY=3, each
 # third case of what takes long is. Nothing runs beside what is measured.
@@ -237,6 +246,39 @@ $(NODE)/ready: tests/clients/package.json
 	mkdir -p $(NODE)
 	if command -v npm; then npm install --prefix tests/clients --no-package-lock --no-audit; fi
 	touch $@
+
+# Without the server, whose packages would hold theirs back. uv, as pip takes long to find versions
+# that agree. The newest ones are looked for each time.
+$(VENV_MORE_CLIENTS)/ready: requirements/more_clients.txt
+	rm -rf $(VENV_MORE_CLIENTS)
+	$(PYTHON) -m venv $(VENV_MORE_CLIENTS)
+	$(VENV_MORE_CLIENTS)/bin/python -m pip install --quiet 'uv>=0.9'
+	$(VENV_MORE_CLIENTS)/bin/uv pip install --quiet --python $(VENV_MORE_CLIENTS) --only-binary :all: \
+		--requirement $<
+	touch $@
+
+.PHONY: $(VENV_MORE_CLIENTS)/newest $(MORE_NODE)/newest
+$(VENV_MORE_CLIENTS)/newest: requirements/more_clients.in
+	$(PYTHON) -m venv $(VENV_MORE_CLIENTS)
+	$(VENV_MORE_CLIENTS)/bin/python -m pip install --quiet 'uv>=0.9'
+	$(VENV_MORE_CLIENTS)/bin/uv pip install --quiet --python $(VENV_MORE_CLIENTS) --only-binary :all: \
+		--upgrade --requirement $<
+	$(VENV_MORE_CLIENTS)/bin/uv pip list --python $(VENV_MORE_CLIENTS) | grep -E "$$(sed -n 's/^\([a-z-]*\).*/^\1 /p' $< | paste -sd '|')"
+	rm -f $(VENV_MORE_CLIENTS)/ready
+
+# No client of these needs what its packages would run at their installation.
+INSTALL_MORE = npm install --prefix tests/clients/more --no-package-lock --no-audit --no-fund --ignore-scripts
+
+$(MORE_NODE)/ready: tests/clients/more/package.json
+	mkdir -p $(MORE_NODE)
+	if command -v npm; then $(INSTALL_MORE); fi
+	touch $@
+
+$(MORE_NODE)/newest: tests/clients/more/package.json
+	mkdir -p $(MORE_NODE)
+	if command -v npm; then $(INSTALL_MORE) --no-save \
+		$$(sed -n 's/^    "\(.*\)": "[0-9].*/\1@latest/p' $<); fi
+	rm -f $(MORE_NODE)/ready
 
 # Without npm on the machine, the site shows diagrams as their source.
 $(VENV_DOCS)/ready: pyproject.toml | links

@@ -3,6 +3,7 @@
     server.txt  what the server and all its extras but llama, ray and vllm need: for an image
     dev.txt     server.txt, and what tests and checks need: for CI
     build.txt   what builds the wheel: for an image
+    more_clients.txt  the clients of more_clients.in and what they need, without hashes
 
 Each package has one version and the hashes of its files, for Python 3.11 and later, on any machine.
 Releases of the last days are left out: most malicious ones are found within that time.
@@ -59,10 +60,11 @@ def _compile_build(uv: str) -> str:
     return _run(uv, "-", given="\n".join(build_requirements()))
 
 
-def _run(uv: str, source: str, *options: str, given: str = "") -> str:
+def _run(uv: str, source: str, *options: str, given: str = "", hashes: bool = True) -> str:
     command = [
         *(uv, "pip", "compile", source, *options, "--quiet", "--no-header"),
-        *("--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"),
+        *("--universal", "--python-version", "3.11", "--upgrade"),
+        *(("--generate-hashes",) if hashes else ()),
         *("--exclude-newer", COOLDOWN, "--no-emit-index-url", "--no-emit-find-links"),
     ]
     return subprocess.run(
@@ -82,6 +84,10 @@ def main(uv: str) -> None:
     (FOLDER / "dev.txt").write_text(head + rest, encoding="utf-8")
     build = f"# Drawn by `make lock`.\n{_compile_build(uv)}"
     (FOLDER / "build.txt").write_text(build, encoding="utf-8")
+    clients = _run(uv, "requirements/more_clients.in", "--no-annotate", hashes=False)
+    (FOLDER / "more_clients.txt").write_text(
+        f"# Drawn by `make lock`.\n{clients}", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

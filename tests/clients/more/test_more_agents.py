@@ -6,6 +6,7 @@ An agent reads a file with a command, writes another with its own tool, and goes
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,9 @@ def cline(server: Any, model: str, api: str, home: Path) -> Started:
     known = {"version": 1, "lastUsedProvider": name, "modes": {}, "providers": {name: entry}}
     save(settings / "providers.json", known)
     save(settings / "global-settings.json", {"telemetryOptOut": True, "autoUpdateEnabled": False})
-    return Started(["--provider", name, "--model", model], {"CLINE_NO_AUTO_UPDATE": "1"})
+    # Without the second, it starts a hub, which stays.
+    told = {"CLINE_NO_AUTO_UPDATE": "1", "CLINE_SESSION_BACKEND_MODE": "local"}
+    return Started(["--provider", name, "--model", model], told)
 
 
 def save(file: Path, value: Any) -> None:
@@ -161,7 +164,7 @@ def test_a_coding_agent_runs_commands_writes_files_and_goes_on(
     home.mkdir()
     (workspace / "greeting.txt").write_text("hello\n")
     started = agent.started(server, model, api, home)
-    path = f"{NODE}:/usr/local/bin:/usr/bin:/bin"
+    path = f"{NODE}:{os.environ['PATH']}"
 
     def run(prompt: str, *more: str) -> str:
         command = [INSTALLED / ".bin" / agent.program, *more, *started.arguments, prompt]

