@@ -20,7 +20,7 @@ from antiphon.adapters.formats.tools import (
     input_parameters,
     wrap_text,
 )
-from antiphon.adapters.formats.turn_cache import Author, TurnCache, brief
+from antiphon.adapters.formats.turn_cache import MAX_WHOLE_CHARS, Author, TurnCache, brief
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
@@ -142,7 +142,11 @@ def _comparison_key(entry: Entry) -> object:
     if isinstance(entry, ReasoningEntry):
         return brief(entry.text)
     author = entry.role if isinstance(entry, MessageEntry) else entry.name
-    return type(entry).__name__, author, [(kind, brief(text)) for kind, text in entry.parts]
+    for _, text in entry.parts:
+        if len(text) > MAX_WHOLE_CHARS:
+            short = [(kind, brief(text)) for kind, text in entry.parts]
+            return type(entry).__name__, author, short
+    return type(entry).__name__, author, entry.parts
 
 
 def to_parts(content: str | Sequence[c.Part] | None) -> list[EntryPart]:

@@ -5,7 +5,7 @@ An error that a status code can report is raised here, before anything is sent t
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.limits import EnforceLimits, Reservation
 from antiphon.application.resources.quotas import CheckQuota, size_of
 from antiphon.application.responses.admission import Admission
-from antiphon.application.responses.enter_session import EnterSession
+from antiphon.application.responses.enter_session import Entered, EnterSession
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
@@ -113,27 +113,21 @@ class CreateResponseService:
         if self._bounds.check_quota.has_quotas:
             await self._check_quota(submission)
         if submission.session is not None:
-            async with self._enter_session(submission) as entered:
-                accepted = await self._accept(entered.submission, reservation, admit)
-                return entered.accept(accepted)
-        claim = (
-            nullcontext()
-            if request.conversation is None
-            else self._claim_conversation(
+            entering: AbstractAsyncContextManager[Entered | None] = self._enter_session(submission)
+        elif request.conversation is not None:
+            entering = self._claim_conversation(
                 request, tenant=tenant, response_id=submission.response_id
             )
-        )
-        async with claim:
-            return await self._accept(submission, reservation, admit)
-
-    async def _accept(
-        self, submission: Submission, reservation: Reservation | None, admit: AdmitPrompt | None
-    ) -> AcceptedResponse:
-        prepared = await self._prepare(submission, reservation)
-        accepted = await self._start(prepared, admit=admit)
-        if prepared.turn.answered_calls:
-            await self._prepare.record_denials(prepared)
-        return accepted
+        else:
+            entering = nullcontext()
+        async with entering as entered:
+            if entered is not None:
+                submission = entered.submission
+            prepared = await self._prepare(submission, reservation)
+            accepted = await self._start(prepared, admit=admit)
+            if prepared.turn.answered_calls:
+                await self._prepare.record_denials(prepared)
+            return accepted if entered is None else entered.accept(accepted)
 
     async def _check_quota(self, submission: Submission) -> None:
         """Check whether the tenant may store what the response will. Raises: QuotaExceeded."""

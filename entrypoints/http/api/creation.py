@@ -24,7 +24,6 @@ from antiphon.application.runs.until_shutdown import UntilShutdown
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.application.telemetry.request_context import DOOR
 from antiphon.domain.errors import ContainerElsewhere, NotFound, RequestError
-from antiphon.domain.history.sessions import NamedSession
 from antiphon.domain.requests.decoding import DecodedRequest
 from antiphon.domain.requests.ignored import refuse_ignored
 from antiphon.domain.requests.request import CreateResponse
@@ -109,8 +108,16 @@ class IncomingRequest(Struct, frozen=True, kw_only=True):
     is_stateless: bool = False
     may_store: bool = False
 
-    def stored(self) -> IncomingRequest:
-        """Return the request as one whose response is stored, if the client leaves that open."""
+    def of_session(self) -> IncomingRequest:
+        """Return the request as one of a session: its response is stored, unless the client has
+        said that it is not. Raises: RequestError.
+        """
+        if self.others:
+            raise RequestError(
+                "A request for several answers cannot be of a session: a conversation has one.",
+                param="n",
+                code="unsupported_value",
+            )
         if not self.may_store:
             return self
         request = replace(self.decoded.request, store=True)
@@ -142,9 +149,9 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
     headers_in = headers_of(request.scope)
     # The bytes count until the prompt is ready: many requests may wait for their turn.
     async with receive(request, services, read) as (body, incoming):
-        session = session_of(incoming, headers_in, services)
+        session = session_in(headers_in, incoming, services.options.session_headers)
         if session is not None:
-            incoming = incoming.stored()
+            incoming = incoming.of_session()
         decoded, encoder = incoming.decoded, incoming.encoder
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), redact_body(body))
@@ -224,25 +231,6 @@ async def create_response(request: HttpRequest, services: Services, read: ReadBo
     return FinalResponse(last, headers, leave=leave, encoder=encoder, shape=last.responses)
 
 
-def session_of(
-    incoming: IncomingRequest, headers: Mapping[bytes, bytes], services: Services
-) -> NamedSession | None:
-    """Return the session that a request names, None for none. Raises: RequestError."""
-    session = session_in(
-        headers,
-        incoming.decoded.request,
-        is_stateless=incoming.is_stateless,
-        client_headers=services.options.session_headers,
-    )
-    if session is not None and incoming.others:
-        raise RequestError(
-            "A request for several answers cannot be of a session: a conversation has one.",
-            param="n",
-            code="unsupported_value",
-        )
-    return session
-
-
 async def _create_others(
     services: Services,
     submission: Submission,
@@ -281,7 +269,8 @@ async def count_tokens(
     """
     async with receive(request, services, read) as (body, incoming):
         submission = submission_of(request, services, incoming.decoded, body)
-        session = session_of(incoming, headers_of(request.scope), services)
+        names = services.options.session_headers
+        session = session_in(headers_of(request.scope), incoming, names)
         try:
             count = await services.count(replace(submission, session=session))
         except ContainerElsewhere as elsewhere:

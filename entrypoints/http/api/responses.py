@@ -39,7 +39,6 @@ from antiphon.entrypoints.http.api.pagination import (
 from antiphon.entrypoints.http.api.parameters import PathId, QueryFlag, QueryText
 from antiphon.entrypoints.http.api.requests import (
     HttpRequest,
-    headers_of,
     note_response,
     response_headers,
     tenant_of,
@@ -94,7 +93,7 @@ class Responses(Controller):
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns the whole response, or streams its events if `stream` is true."""
         dialect = services.options.dialect
-        if DIALECT_HEADER in headers_of(request.scope):
+        if DIALECT_HEADER in dict(request.scope["headers"]):
             dialect = dialect_of(request, dialect)
         return await create_response(request, services, partial(_read, dialect=dialect))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from antiphon.domain.history.sessions import NAME_KEY, NamedSession, read_session
+from antiphon.domain.requests.decoding import DecodedRequest
 from antiphon.domain.requests.request import CreateResponse
 
 SESSION_HEADER = "x-antiphon-session"
@@ -21,24 +23,29 @@ def unheeded_session(request: CreateResponse) -> Sequence[str]:
     return (f"metadata.{NAME_KEY}",) if NAME_KEY in (request.metadata or {}) else ()
 
 
+class Named(Protocol):
+    """A request that may name a session. `is_stateless`: its API knows no conversations."""
+
+    @property
+    def decoded(self) -> DecodedRequest[CreateResponse]: ...
+    @property
+    def is_stateless(self) -> bool: ...
+
+
 def session_in(
-    headers: Mapping[bytes, bytes],
-    request: CreateResponse,
-    *,
-    is_stateless: bool,
-    client_headers: Sequence[str] = (),
+    headers: Mapping[bytes, bytes], request: Named, client_headers: Sequence[str] = ()
 ) -> NamedSession | None:
     """Return the session of a request, None if it has none.
 
-    `is_stateless`: its API knows no conversations. `client_headers` are those in which clients send
-    names of their own. Raises: RequestError.
+    `client_headers` are those in which clients send names of their own. Raises: RequestError.
     """
     if _SESSION in headers:
         name = headers[_SESSION].decode("latin-1")
-        return read_session(name, SESSION_HEADER, is_stateless=is_stateless)
-    if request.metadata and (named := request.metadata.get(NAME_KEY)) is not None:
-        return read_session(named, f"metadata.{NAME_KEY}", is_stateless=is_stateless)
+        return read_session(name, SESSION_HEADER, is_stateless=request.is_stateless)
+    metadata = request.decoded.request.metadata
+    if metadata and (named := metadata.get(NAME_KEY)) is not None:
+        return read_session(named, f"metadata.{NAME_KEY}", is_stateless=request.is_stateless)
     for each in client_headers:
         if name := headers.get(each.lower().encode(), b"").decode("latin-1"):
-            return read_session(name, each, is_stateless=is_stateless)
+            return read_session(name, each, is_stateless=request.is_stateless)
     return None
