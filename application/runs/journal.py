@@ -28,9 +28,10 @@ from antiphon.domain.errors import LeaseLost, NotFound
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.responses.response import Response
 
-MAX_EVENTS = 4096
-MAX_BYTES = 1 << 20
-"""The most that waits for a slow store; then the run itself waits."""
+MAX_EVENTS = 2048
+MAX_BYTES = 512 * 1024
+"""The most that waits for a slow store; then the run itself waits. There may be as much again that
+is being written: of 48 runs at full speed, all of it took 250 MB when this was twice as much."""
 
 PAUSE_S = 0.001
 """After each long event: a request of another client needs a few iterations of the event loop."""
