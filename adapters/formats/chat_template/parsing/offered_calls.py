@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import DeltaBuffer, MarkerFinder
 from antiphon.adapters.formats.chat_template.payloads import Calls
 from antiphon.adapters.formats.chat_template.payloads.json_values import parse_json
+from antiphon.adapters.formats.chat_template.payloads.schema_types import ArgumentSchemas
 from antiphon.adapters.formats.tools import ToolNames, call_start, callable_tools
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
@@ -49,6 +50,8 @@ class OfferedCalls(Calls):
         self._prose = prose
         self.repairs: set[Repair] = set()
         self._respelled: ToolSpec | None = None
+        self._schemas: dict[int, ArgumentSchemas] = {}
+        """By the `id()` of the tool, which the turn keeps."""
         self.has_started = False
         self._is_dropped = False
         self.has_dropped_calls = False
@@ -72,6 +75,11 @@ class OfferedCalls(Calls):
         is_known = tool is not None and self._names.find(name.strip()) is not None
         self._respelled = None if is_known else tool
         return tool
+
+    def schemas_of(self, tool: ToolSpec) -> ArgumentSchemas:
+        if id(tool) not in self._schemas:
+            self._schemas[id(tool)] = ArgumentSchemas(tool.parameters or {})
+        return self._schemas[id(tool)]
 
     def is_name(self, name: str) -> bool:
         return (self.tools.get(name) or self._names.find(name.strip())) is not None

@@ -13,7 +13,7 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import resolv
 from antiphon.domain.json import Json
 
 MAX_CHECKS = 20_000
-"""Pairs of a value and a schema that are compared for one call; with more, it does not fit."""
+"""Pairs of a value and a schema that are compared for one call."""
 
 ANNOTATIONS = frozenset(
     {
@@ -26,27 +26,30 @@ ANNOTATIONS = frozenset(
 TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 
 
-def arguments_fit(arguments: Json, schema: Json | None, *, strict: bool = False) -> bool:
+def arguments_fit(
+    arguments: Json, schema: Json | None, *, strict: bool = False, max_checks: int = MAX_CHECKS
+) -> bool:
     """Whether arguments fit a schema, as far as its keywords are known here.
 
-    If the schema is `strict`, a keyword that is not checked is one that they do not fit.
+    What takes more than `max_checks` does not fit. If the schema is `strict`, a keyword that is not
+    checked is one that they do not fit.
 
     >>> schema = {"properties": {"days": {"type": "integer"}}, "required": ["days"]}
     >>> [arguments_fit(each, schema) for each in ({"days": 2}, {"days": "2"}, {})]
     [True, False, False]
     """
-    return schema is None or _Fitting(schema, strict).fits(arguments, schema)
+    return schema is None or _Fitting(schema, strict, max_checks).fits(arguments, schema)
 
 
 class _Fitting:
-    def __init__(self, root: Json, strict: bool) -> None:
+    def __init__(self, root: Json, strict: bool, max_checks: int) -> None:
         self._root = root
         self._strict = strict
-        self._checks = 0
+        self._checks_left = max_checks
 
     def fits(self, value: Any, schema: Any) -> bool:
-        self._checks += 1
-        if self._checks > MAX_CHECKS:
+        self._checks_left -= 1
+        if self._checks_left < 0:
             return False
         if not isinstance(schema, dict):
             return schema is not False

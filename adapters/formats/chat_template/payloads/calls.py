@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from antiphon.adapters.formats.chat_template.families.family import Region
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
@@ -21,6 +21,9 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec
 from antiphon.domain.vocabulary.repairs import Repair
+
+if TYPE_CHECKING:  # it needs this module
+    from antiphon.adapters.formats.chat_template.payloads.schema_types import ArgumentSchemas
 
 MAX_NAME_LENGTH = 128
 
@@ -41,6 +44,9 @@ class Calls(Protocol):
 
     def find_tool(self, name: str) -> ToolSpec | None:
         """Return the tool that a call means by this name, in whichever spelling."""
+
+    def schemas_of(self, tool: ToolSpec) -> ArgumentSchemas:
+        """Return the schemas of a tool's arguments."""
 
     def is_name(self, name: str) -> bool:
         """Whether text is the name of a tool, where it may also be a part of an argument."""

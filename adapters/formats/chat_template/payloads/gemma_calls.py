@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any
 
 from antiphon.adapters.formats.chat_template.families.family import Region
 from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
@@ -37,8 +36,7 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     STRING,
     TEXT_TYPES,
     UNKNOWN,
-    properties_of,
-    property_types,
+    ArgumentSchemas,
     text_to_json,
 )
 from antiphon.adapters.formats.chat_template.payloads.tag_types import value_to_json
@@ -50,6 +48,7 @@ QUOTES = ('<|"|>', "<escape>")
 
 CLOSERS: Mapping[str, str] = {"{": "}", "(": "}", "[": "]"}
 NO_VALUES = (*NULLS, "")
+NO_SCHEMAS = ArgumentSchemas({})
 LOOKAHEAD = 4000
 """How far the text after a doubtful delimiter is read before it is passed on."""
 
@@ -180,7 +179,7 @@ def _read_arguments(
 ) -> Resumable[bool]:
     key = text_property(tool)
     if key is None:
-        members = _Members(buffer, calls, tool.parameters or {}, end)
+        members = _Members(buffer, calls, calls.schemas_of(tool), end)
         return (yield from members.read(opening))
     buffer.pin()
     yield from buffer.skip_space()
@@ -190,7 +189,7 @@ def _read_arguments(
         buffer.unpin()
         return (yield from _read_text(buffer, calls, end))
     buffer.rewind()
-    return (yield from _Members(buffer, calls, {}, end).read())
+    return (yield from _Members(buffer, calls, NO_SCHEMAS, end).read())
 
 
 def _read_text(buffer: TextBuffer, calls: Calls, end: str) -> Resumable[bool]:
@@ -211,7 +210,7 @@ def _read_text(buffer: TextBuffer, calls: Calls, end: str) -> Resumable[bool]:
         buffer.unread(end if char else "")
         return bool(char)
     calls.write("\n")
-    return (yield from _Members(buffer, calls, {}, end).read())
+    return (yield from _Members(buffer, calls, NO_SCHEMAS, end).read())
 
 
 def _read_quote(buffer: TextBuffer) -> Resumable[str]:
@@ -227,12 +226,12 @@ class _Members:
     It keeps a stack of brackets, so that no depth of nesting is too deep.
     """
 
-    def __init__(self, buffer: TextBuffer, calls: Calls, schema: Mapping[str, Any], end: str):
+    def __init__(self, buffer: TextBuffer, calls: Calls, schemas: ArgumentSchemas, end: str):
         self._buffer = buffer
         self._calls = calls
         self._write = calls.write
-        self._schema = schema
-        self._names = tuple(map(str, properties_of(schema)))
+        self._schemas = schemas
+        self._names = schemas.properties
         self._end = end
         self._value_ends = _value_ends(end, "")
         self._written: set[str] = set()
@@ -383,7 +382,7 @@ class _Members:
         if following is None or not (following and key is not None and self._names):
             return following is not None
         # A text may have a word and a colon in it, too.
-        return following in self._names or not property_types(self._schema, key) <= TEXT_TYPES
+        return following in self._names or not self._schemas.types_of(key) <= TEXT_TYPES
 
     def _read_start_of_member(self) -> Resumable[str | None]:
         """Read the key after a comma; return it, "" for the end of an object, None for text."""
@@ -418,7 +417,7 @@ class _Members:
     # --- texts between delimiters -----------------------------------------------------------------
 
     def _read_quoted(self, key: str | None, quote: str) -> Resumable[None]:
-        types = UNKNOWN if key is None else property_types(self._schema, key)
+        types = UNKNOWN if key is None else self._schemas.types_of(key)
         if types and STRING not in types:
             pieces: list[str] = []
             is_whole = yield from self._copy_text(key, quote, pieces.append)
@@ -494,9 +493,9 @@ class _Members:
         self._write(quote_json(text)[1:-1])
 
     def _bare_to_json(self, key: str | None, text: str) -> str:
-        if key not in self._names or text in NO_VALUES:
+        if key is None or key not in self._names or text in NO_VALUES:
             return text_to_json(_unquoted(text))
-        types = property_types(self._schema, key)
+        types = self._schemas.types_of(key)
         if types <= TEXT_TYPES:
             if isinstance(parse_json(text), str):
                 return text

@@ -31,8 +31,6 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     NULL,
     STRING,
     TEXT_TYPES,
-    properties_of,
-    property_types,
 )
 from antiphon.adapters.formats.chat_template.payloads.tag_types import (
     TextWriter,
@@ -136,7 +134,7 @@ def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumab
     Return None if none of them can be read: that is no call.
     """
     separator = "{"
-    names = properties_of(tool.parameters or {})
+    schemas = calls.schemas_of(tool)
     while True:
         yield from buffer.skip_space()
         start = buffer.pos
@@ -147,7 +145,7 @@ def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumab
                     calls.start(tool)
                 calls.write(_cut_member(head, separator))
                 return False
-            key, head = _find_key(head, names)
+            key, head = _find_key(head, schemas.properties)
             if key is None:
                 buffer.pos = start
                 break
@@ -157,8 +155,7 @@ def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec) -> Resumab
                 calls.start(tool)
             calls.write(f"{separator}{quote_json(key)}: ")
             separator = ", "
-            types = property_types(tool.parameters or {}, key)
-            yield from _copy_value(buffer, calls.write, types, head)
+            yield from _copy_value(buffer, calls.write, schemas.types_of(key), head)
             if not buffer.at_end and not buffer.text[: buffer.pos].endswith(OWN_ENDS):
                 calls.note("open_value")
         elif separator == "{" and (yield from buffer.read_literal(OPEN_JSON)):

@@ -32,7 +32,6 @@ from antiphon.adapters.formats.chat_template.payloads.json_values import (
     parse_json,
     read_arguments,
 )
-from antiphon.adapters.formats.chat_template.payloads.schema_types import properties_of
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.json import Json
 from antiphon.domain.tools import FUNCTIONS, ToolSpec
@@ -52,6 +51,8 @@ NAMELESS_ID = re.compile(
 """Ids as other servers make them. A conversation that has them teaches the model to write such."""
 
 MAX_FITTED_LENGTH = 4000
+MAX_FITTED_CHECKS = 1000
+"""Of one call, with all tools that have its arguments: a millisecond."""
 COUNTED_NAME = re.compile(r"(?:functions\.)?(.*?)(?::[0-9]+)?", re.DOTALL)
 
 
@@ -167,18 +168,21 @@ def _find_tool_that_fits(buffer: TextBuffer, calls: Calls, end: str) -> Resumabl
         return None
     # A tool may have several names.
     tools = {id(tool): tool for name in calls.names if (tool := calls.find_tool(name))}
-    fitting = [tool for tool in tools.values() if _are_of(arguments, tool)]
+    known = [tool for tool in tools.values() if _are_known(arguments, calls, tool)]
+    # A client says how many tools there are, and a model how many of its calls have no name.
+    checks = MAX_FITTED_CHECKS // max(len(known), 1)
+    fitting = [
+        tool for tool in known if arguments_fit(arguments, tool.parameters, max_checks=checks)
+    ]
     if len(fitting) != 1:
         return None
     calls.note("tool_name")
     return fitting[0]
 
 
-def _are_of(arguments: Json, tool: ToolSpec) -> bool:
-    """Whether a tool has all of these arguments, and they fit its schema."""
-    schema = tool.parameters or {}
-    is_known = arguments.keys() <= properties_of(schema).keys()
-    return is_known and text_property(tool) is None and arguments_fit(arguments, schema)
+def _are_known(arguments: Json, calls: Calls, tool: ToolSpec) -> bool:
+    is_known = arguments.keys() <= calls.schemas_of(tool).properties.keys()
+    return is_known and text_property(tool) is None
 
 
 @lru_cache

@@ -20,7 +20,7 @@ from antiphon.adapters.formats.chat_template.parsing.text_buffer import (
 from antiphon.adapters.formats.chat_template.payloads.calls import is_name
 from antiphon.adapters.formats.chat_template.payloads.json_values import quote_json
 from antiphon.adapters.formats.chat_template.payloads.schema_types import (
-    properties_of,
+    ArgumentSchemas,
     resolve,
     types_of,
 )
@@ -84,10 +84,10 @@ def _is_closed(buffer: TextBuffer, own: MarkerFinder, begin: str, depth: int) ->
     return depth == 0
 
 
-def nested_to_json(markup: str, tags: Tags, schema: Json, key: str) -> str:
-    """Return a value as JSON; `schema` is that of all arguments."""
+def nested_to_json(markup: str, tags: Tags, schemas: ArgumentSchemas, key: str) -> str:
+    """Return the value of an argument as JSON."""
     try:
-        value = _value_of(_parse(markup, tags), properties_of(schema).get(key), schema)
+        value = _value_of(_parse(markup, tags), schemas.properties.get(key), schemas.of_all)
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:  # from JSON in a tag
         return quote_json(markup)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from antiphon.adapters.formats.chat_template.payloads.json_values import parse_json, quote_json
+from antiphon.domain.json import Json
 
 STRING, NULL = "string", "null"
 TEXT_TYPES = frozenset({STRING, NULL})
@@ -31,9 +32,21 @@ KEYWORDS: Mapping[str, str] = {
 """The type that a keyword is about, for schemas that name none."""
 
 
-def property_types(schema: Mapping[str, Any], key: str) -> frozenset[str]:
-    """Return the types of an argument; `schema` is that of all arguments."""
-    return types_of(properties_of(schema).get(key), schema)
+class ArgumentSchemas:
+    """The schemas of a tool's arguments. A client writes them, so all calls read them once."""
+
+    def __init__(self, schema: Json) -> None:
+        self.of_all = schema
+        self.properties = properties_of(schema)
+        self._types: dict[str, frozenset[str]] = {}
+
+    def types_of(self, key: str) -> frozenset[str]:
+        """Return the types of an argument, UNKNOWN if there is none with this name."""
+        if key not in self.properties:
+            return UNKNOWN
+        if key not in self._types:
+            self._types[key] = types_of(self.properties[key], self.of_all)
+        return self._types[key]
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,8 +47,6 @@ from antiphon.adapters.formats.chat_template.payloads.schema_types import (
     NULL,
     STRING,
     TEXT_TYPES,
-    properties_of,
-    types_of,
 )
 from antiphon.adapters.formats.chat_template.payloads.tag_labels import (
     TagLabel,
@@ -61,7 +59,6 @@ from antiphon.adapters.formats.chat_template.payloads.tag_types import (
     value_to_json,
 )
 from antiphon.adapters.formats.tools import text_property
-from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
 
 MAX_OPENERS = 4
@@ -139,8 +136,8 @@ class _Arguments:
         self._tags = tags
         self._tool = tool
         self._is_text = text_property(tool) is not None
-        self._schema: Json = tool.parameters or {}
-        self._properties = properties_of(self._schema)
+        self._schemas = calls.schemas_of(tool)
+        self._properties = self._schemas.properties
         # Where tags nest, the tag of any key could also be a part of the value.
         names = map(str, self._properties) if tags.nests else [""]
         self._openers = tuple(f"{tags.key}{name}{tags.key_end if name else ''}" for name in names)
@@ -380,17 +377,14 @@ class _Arguments:
 
     def _is_string(self, key: TagLabel) -> bool:
         """Whether a value can be passed on as a string as it arrives."""
-        types = self._types_of(key)
+        types = self._schemas.types_of(key.name)
         if key.is_text is not None:
             return key.is_text and (not types or STRING in types)
         return types <= TEXT_TYPES and not (self._tags.nests and key.name not in self._properties)
 
-    def _types_of(self, key: TagLabel) -> frozenset[str]:
-        return types_of(self._properties.get(key.name), self._schema)
-
     def _read_string(self, key: TagLabel) -> Resumable[bool]:
         """Write a text as it arrives, or null where the text may be null."""
-        may_be_null = key.is_text is None and NULL in self._types_of(key)
+        may_be_null = key.is_text is None and NULL in self._schemas.types_of(key.name)
         text = TextWriter(self._calls.write, may_be_null=may_be_null)
         is_whole = yield from self._read_text(key.name, text.write)
         text.end(is_whole=is_whole)
@@ -412,12 +406,12 @@ class _Arguments:
 
     def _to_json(self, key: TagLabel, text: str) -> str:
         if self._tags.nests:
-            return nested_to_json(text, self._tags, self._schema, key.name)
+            return nested_to_json(text, self._tags, self._schemas, key.name)
         if key.name not in self._properties:
             return literal_to_json(text)
         if key.is_text is False and isinstance(parse_json(text), str):
             return text.strip()
-        return value_to_json(text, self._types_of(key))
+        return value_to_json(text, self._schemas.types_of(key.name))
 
     def _read_without_key(self) -> Resumable[bool]:
         """Read arguments that are one JSON object, or a custom tool's text without its tags."""

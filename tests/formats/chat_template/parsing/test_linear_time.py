@@ -5,6 +5,7 @@ Quick tests try a few repetitions for each family; slow ones try all.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from random import Random
@@ -80,10 +81,11 @@ def units_of(family: Family) -> list[str]:
     return [unit for unit in dict.fromkeys([*UNITS, *markers, *cut]) if unit]
 
 
-def seconds(family: Family, text: str) -> float:
+def seconds(family: Family, text: str, *tools: ToolSpec) -> float:
     """Return the time of this thread in which a text is read, in small pieces."""
+    turn = Turn(model="m", items=(), tools=tools) if tools else TURN
     started = time.thread_time()
-    parser = with_unmarked_calls(ChatTemplateParser(family, tokenizer_of(family), turn=TURN), TURN)
+    parser = with_unmarked_calls(ChatTemplateParser(family, tokenizer_of(family), turn=turn), turn)
     for start in range(0, len(text), PIECE):
         parser.feed(Step(text=text[start : start + PIECE]))
     parser.end()
@@ -116,3 +118,30 @@ def test_a_reader_takes_linear_time(name: str) -> None:
 def test_a_reader_takes_linear_time_for_any_repetition(name: str) -> None:
     family = FAMILIES[name]
     assert not [text for text in texts_of(family) if not is_linear(family, *text)]
+
+
+ALTERNATIVES = [{"properties": {f"k{n}": {"type": "integer"}}} for n in range(2000)]
+
+
+@pytest.mark.parametrize("name", ["gemma4", "glm", "kimi_k3", "minimax_m3"])
+def test_a_schema_is_read_once_for_all_calls_of_its_tool(name: str) -> None:
+    """A client writes it, and decides how many calls a model makes."""
+    family = FAMILIES[name]
+    assert family.call_form is not None
+    text = write_calls(family.call_form, [("f", {"k1": 1})] * 300)
+    plain = ToolSpec(name="f", parameters={"properties": {"k1": {"type": "integer"}}})
+    combined = ToolSpec(name="f", parameters={"oneOf": ALTERNATIVES})
+    usual = max(seconds(family, text, plain), FLOOR_S)
+    assert seconds(family, text, combined) < MAX_RATIO * usual
+
+
+def test_a_call_without_a_name_costs_little_however_many_tools_there_are() -> None:
+    item = {"anyOf": [*({"const": f"x{n}"} for n in range(60)), {"const": "q"}]}
+    schema = {"properties": {"a": {"type": "array", "items": item}}}
+    tools = [ToolSpec(name=f"f{n}", parameters=schema) for n in range(64)]
+    start, middle, end = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+    arguments = json.dumps({"a": ["q"] * 300})
+    calls = "".join(f"{start}call_{n}{middle}{arguments}{end}" for n in range(10))
+    text = f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"
+    one = max(seconds(FAMILIES["kimi_k2"], text, tools[0]), FLOOR_S)
+    assert seconds(FAMILIES["kimi_k2"], text, *tools) < MAX_RATIO * one
