@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from antiphon.application.ports import Clock, ResponseStore, StorePageQuery
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import NotFound
 from antiphon.domain.responses.activity import ActivityReport, CountActivity, Grouping, Span
@@ -28,14 +29,14 @@ class ReportActivity:
     """Reads the list of responses, so a report has what every server of the store has run.
 
     Requests pay nothing for it. One report is made at a time, as each costs about as much as
-    `MAX_READ` entries of a list.
+    `MAX_READ` entries of a list; tenants take turns.
     """
 
     def __init__(self, store: ResponseStore, *, now: Clock, max_read: int = MAX_READ) -> None:
         self._store = store
         self._now = now
         self._max_read = max_read
-        self._lock = asyncio.Lock()
+        self._turns = FairQueue(1)
         self._kept: dict[_Key, tuple[float, ActivityReport]] = {}
 
     async def __call__(
@@ -43,7 +44,7 @@ class ReportActivity:
     ) -> ActivityReport:
         """Raises: StoreError."""
         key = (tenant, span, grouping, only)
-        async with self._lock:
+        async with self._turns.slot(tenant):
             now = self._now()
             made_at, report = self._kept.get(key, (None, None))
             if report is not None and made_at is not None and 0 <= now - made_at < KEEP_S:

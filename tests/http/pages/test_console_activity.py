@@ -88,3 +88,16 @@ async def test_pages_that_ask_together_read_once() -> None:
     )
     assert isinstance(first, ActivityReport)
     assert all(each is first for each in others)
+
+
+async def test_a_tenant_with_many_pages_holds_up_no_other_tenant() -> None:
+    report_activity = ReportActivity(MemoryStore(), now=lambda: 1e9)
+    ended: list[str] = []
+
+    async def ask(tenant: str, only: str) -> None:
+        await report_activity(tenant, "hour", "model", only)
+        ended.append(tenant)
+
+    greedy = (ask("greedy", f"model-{number}") for number in range(8))
+    await asyncio.gather(*greedy, ask("other", "model"))
+    assert "other" in ended[:3]  # after the one that was read, and a turn of the greedy
