@@ -38,6 +38,18 @@ BEHIND = {model_name(style): style for style in ("sglang", "mistral")}
 """The models behind a server, and its style: one with pieces of everything, one with wholes."""
 
 
+def claude_variables(home: Path, url: str) -> dict[str, str]:
+    """Return the variables with which Claude Code works in a home of its own, with a server."""
+    return {
+        "HOME": str(home),
+        "CLAUDE_CONFIG_DIR": str(home / "claude"),
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "IS_SANDBOX": "1",  # else, it does not skip permissions for root
+    }
+
+
 @pytest.fixture(params=["scripted-chat", "scripted-harmony", *BEHIND])
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)

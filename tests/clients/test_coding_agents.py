@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.entrypoints.http.api.codex.catalog import INSTRUCTIONS
 
-from .conftest import INSTALLED, Run
+from .conftest import INSTALLED, Run, claude_variables
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(120)]
 Script = Callable[..., str]
@@ -313,12 +313,7 @@ def test_claude_code_runs_commands_and_writes_files(
         *("--print", "--dangerously-skip-permissions", script(*turns)),
         *(("--model", model) if chosen else ()),
         cwd=workspace,
-        HOME=str(home),
-        CLAUDE_CONFIG_DIR=str(home / "claude"),
-        ANTHROPIC_BASE_URL=server.url,
-        ANTHROPIC_API_KEY="none",
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        IS_SANDBOX="1",  # else, it does not skip permissions for root
+        **claude_variables(home, server.url),
     )
     assert "Written." in printed
     assert texts_in(workspace) == {

@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from tests.support.sessions import HEADER, answers_in
 
-from .conftest import INSTALLED, Run
+from .conftest import INSTALLED, Run, claude_variables
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(180)]
 Script = Callable[..., str]
 
 NAME = "agents at work"
-HEADER = "x-antiphon-session"
 MODEL = "scripted-chat"
 CODEX = """
 model_provider = "antiphon"
@@ -26,17 +26,6 @@ base_url = "{url}"
 wire_api = "responses"
 http_headers = {{ "x-antiphon-session" = "{name}" }}
 """
-
-
-def answers_in(items: list[dict[str, Any]]) -> list[str]:
-    """Return what the models did, in short."""
-    found = []
-    for item in items:
-        if item["type"] == "function_call":
-            found.append(item["name"])
-        elif item.get("role") == "assistant":
-            found.append(item["content"][0]["text"])
-    return found
 
 
 def test_what_claude_code_begins_is_continued_by_codex_and_a_chat_client(
@@ -51,13 +40,8 @@ def test_what_claude_code_begins_is_continued_by_codex_and_a_chat_client(
             INSTALLED / ".bin" / "claude",
             *("--print", "--dangerously-skip-permissions", "--model", MODEL, *options, prompt),
             cwd=workspace,
-            HOME=str(home),
-            CLAUDE_CONFIG_DIR=str(home / "claude"),
-            ANTHROPIC_BASE_URL=server.url,
-            ANTHROPIC_API_KEY="none",
             ANTHROPIC_CUSTOM_HEADERS=f"{HEADER}: {session}",
-            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-            IS_SANDBOX="1",
+            **claude_variables(home, server.url),
         )
 
     def codex(prompt: str, *options: str) -> str:

@@ -10,11 +10,11 @@ import pytest
 from openai import OpenAI
 from tests.faults.support.replicas import MODEL, Replica, replicas, stream
 from tests.http.conftest import script
+from tests.support.sessions import HEADER, answers_in
 
 pytestmark = pytest.mark.faults
 
 NAME = "one memory"
-HEADER = "x-antiphon-session"
 JOINED = {HEADER: f"{NAME}; join"}
 WORDS = 300
 BASH = {"name": "Bash", "description": "Runs.", "input_schema": {"type": "object"}}
@@ -47,17 +47,6 @@ class ClaudeCode:
         found = answer.json()
         self.history.append({"role": "assistant", "content": found["content"]})
         return found["id"].replace("msg_", "resp_"), answer.headers[HEADER]
-
-
-def said(items: list[dict[str, Any]]) -> list[str]:
-    """Return what was answered, turn by turn, in short."""
-    found = []
-    for item in items:
-        if item["type"] == "function_call":
-            found.append(item["name"])
-        elif item.get("role") == "assistant":
-            found.append(item["content"][0]["text"])
-    return found
 
 
 @pytest.mark.timeout(150)
@@ -117,7 +106,7 @@ def test_a_session_goes_on_through_every_api_and_the_death_of_a_server(
                 f"{server.api}/conversations/{conversation}/items",
                 params={"order": "asc", "limit": 100},
             ).json()
-            answers = said(page["data"])
+            answers = answers_in(page["data"])
             assert answers[4].split() == ["five"] * WORDS
             assert [*answers[:4], *answers[5:]] == [
                 *("Bash", "two", "three", "four", "six", "seven", "eight", "nine", "ten"),
