@@ -10,7 +10,7 @@ from antiphon.domain.requests.decoding import DecodedRequest
 from antiphon.domain.requests.request import CreateResponse
 
 SESSION_HEADER = "x-antiphon-session"
-"""Of a request, it names the session. Of an answer, it tells how the response has to do with it."""
+"""Of a request, it names the session. Of an answer, it tells whether the response is part of it."""
 
 CONVERSATION_HEADER = "x-antiphon-conversation"
 """Of an answer: the conversation that its response is in."""
