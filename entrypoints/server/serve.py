@@ -91,6 +91,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._leaving = asyncio.Event()
         self._stopping = stopping
         self._runs = runs
         self._drain = drain
@@ -139,7 +140,8 @@ class _Server(uvicorn.Server):
         """Start no new runs, and let the running ones finish. A second call ends them."""
         if self.is_stopping:
             self._runs.stop_draining()
-            self.should_exit = self.force_exit = True
+            self.force_exit = True
+            self._stop_accepting()
             return
         self._stopping.set()
         self._runs.close()
@@ -148,6 +150,14 @@ class _Server(uvicorn.Server):
 
     def _stop_accepting(self) -> None:
         self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Renew the date each second; uvicorn's own wakes ten times a second and stops later."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._leaving.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting requests. Each open stream still gets its terminal event."""
