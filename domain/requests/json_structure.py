@@ -13,6 +13,8 @@ SLICE_BYTES = 128 * 1024
 
 _COUNTED = (b"[", b"{", b",")
 _ALL_BUT_STRUCTURE = bytes(sorted(set(range(256)) - set(b"[]{},")))
+# What follows a backslash must stay, so that no other character takes its place.
+_PLAIN = bytes(sorted(set(range(256)) - set(b'[]{},"\\/bfnrtu')))
 
 
 def has_more_values(text: bytes, most: int) -> bool:
@@ -33,6 +35,7 @@ def structure_of(text: bytes, *, slice_bytes: int = SLICE_BYTES) -> bytes:
     is_inside = False
     for portion in _portions(text, slice_bytes):
         if b"\\" in portion:  # an escaped quote does not end a string
+            portion = portion.translate(None, _PLAIN)  # a third is left to search for two pairs
             portion = portion.replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = portion.split(b'"')
         outside.append(b"".join(parts[is_inside::2]).translate(None, _ALL_BUT_STRUCTURE))
