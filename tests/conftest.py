@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -66,7 +67,14 @@ def running(settings: Settings, *, store: ResponseStore | None = None) -> Iterat
         yield Running(url=served.url, container=container, app=served.app)
 
 
+# Thousands of tests are made and none let go, so the collector would find nothing, for a third of
+# the time. `pytest_collection_finish` takes them from its sight, too.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
     # Read by now. Servers that tests begin would take them for settings that they do not know.
     for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
         del os.environ[name]
