@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from pathlib import Path
 
 import httpx
@@ -70,3 +71,35 @@ def test_a_server_whose_disk_is_full_goes_on_and_recovers_by_itself(tmp_path: Pa
         last = frames[len(frames) - 1]
         assert f"response.{status(server, runs['id'])}".encode() in last
         assert server.stop() == 0
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_who_deletes_makes_room_on_a_full_disk(tmp_path: Path) -> None:
+    own, small = tmp_path / "server", tmp_path / "small"
+    own.mkdir()
+    small.mkdir()
+    disk = ("--size", str(24 * 1024 * 1024), "--tmpfs", str(small))
+    server = Replica(
+        own,
+        *("--data-dir", str(small), "--store", f"sqlite:///{small}/kept.db"),
+        *("--store-retry-s", "0.1"),
+        within=("bwrap", "--die-with-parent", "--dev-bind", "/", "/", *disk),
+    )
+    try:
+        server.start()
+        large = "a" * 400_000
+        kept = []
+        while (answer := post(server, input=large)).status_code == 200:
+            kept.append(answer.json()["id"])
+        assert len(kept) > 10
+        ready = httpx.get(f"{server.url}/readyz")
+        assert (ready.status_code, ready.json()["reasons"]["store"]) == (503, "the disk is full")
+
+        for each in kept:
+            assert httpx.delete(f"{server.api}/responses/{each}").status_code == 200
+        for _ in kept[:-2]:  # in the room that they leave, again and again
+            assert post(server, input=large).status_code == 200
+        wait_for(lambda: httpx.get(f"{server.url}/readyz").status_code == 200 or None, limit_s=3)
+    finally:
+        server.kill()

@@ -25,6 +25,7 @@ import apsw
 from antiphon.adapters.stores.fair_jobs import FairJobs
 from antiphon.adapters.stores.file_lock import FileLock
 from antiphon.adapters.stores.migration_scripts import migrations_of
+from antiphon.adapters.stores.sqlite.reserve import DiskReserve
 from antiphon.domain.errors import SettingsError, StoreError
 
 T = TypeVar("T")
@@ -39,6 +40,9 @@ MAX_READS = 16
 
 DELIVER_S = 0.001
 """A result waits no longer than this for those of other reads."""
+
+KEEP_RESERVE_S = 1.0
+"""How often it is seen to that there is a reserve, at most."""
 
 WIPE_RETRY_S = 0.5
 """How soon to retry emptying the WAL of deleted content."""
@@ -113,7 +117,8 @@ class SqliteFile:
             raise SettingsError(self._error_message(error)) from error
         for reader in readers:
             self._prepare(reader)
-        self._writer = _WorkerThread(_WriteWorker(writer, self._busy_ms), name="sqlite writer")
+        worker = _WriteWorker(writer, self._busy_ms, DiskReserve(self._path.parent))
+        self._writer = _WorkerThread(worker, name="sqlite writer")
         self._reader = _FairThreads([*map(_ReadWorker, readers)], name="sqlite reader")
 
     async def aclose(self) -> None:
@@ -370,16 +375,36 @@ class _ReadWorker:
 
 
 class _WriteWorker:
-    """Commits the jobs of one call in one transaction, and wipes the WAL after an erasing job."""
+    """Commits the jobs of one call in one transaction, and wipes the WAL after an erasing job.
+
+    On a full disk, an erasing job gets the `reserve`.
+    """
 
     max_jobs = MAX_WRITES
 
-    def __init__(self, connection: apsw.Connection, busy_ms: int) -> None:
+    def __init__(
+        self, connection: apsw.Connection, busy_ms: int, reserve: DiskReserve | None = None
+    ) -> None:
         self.connection = connection
         self._busy_ms = busy_ms
+        self._reserve = reserve
+        self._keep_reserve_at = 0.0
         self._has_traces = False
 
     def run(self, jobs: Sequence[_Job]) -> list[_Outcome]:
+        outcomes = self._commit(jobs)
+        for number, outcome in enumerate(outcomes):
+            if isinstance(outcome.error, apsw.FullError) and self._make_room(jobs[number]):
+                [outcomes[number]] = self._commit([jobs[number]])
+        return outcomes
+
+    def _make_room(self, job: _Job) -> bool:
+        """Return whether there may be room for the job now: what is deleted leaves some in the
+        file, but not in the WAL."""
+        has_more = self._reserve is not None and job.erases and self._reserve.release()
+        return self._empty_wal() or has_more
+
+    def _commit(self, jobs: Sequence[_Job]) -> list[_Outcome]:
         self._has_traces = self._has_traces or any(job.erases for job in jobs)
         try:
             with _transaction(self.connection):
@@ -391,7 +416,7 @@ class _WriteWorker:
                 return [_Outcome(jobs[0].done, error=error)]
             # One job ended the transaction for all, as a full disk does. Run each one alone, so it
             # can only fail itself.
-            return [outcome for job in jobs for outcome in self.run([job])]
+            return [outcome for job in jobs for outcome in self._commit([job])]
 
     def _attempt(self, job: _Job) -> _Outcome:
         self.connection.execute("SAVEPOINT job")
@@ -407,18 +432,23 @@ class _WriteWorker:
         return _Outcome(job.done, result)
 
     def clean_up(self) -> float | None:
-        """Wipe the WAL if needed. Return in how many seconds to retry, or None."""
-        if not self._has_traces:
-            return None
+        """Wipe the WAL if needed, and keep the reserve. Return when to retry, in s, or None."""
+        self._has_traces = self._has_traces and not self._empty_wal()
+        if self._reserve is not None and (now := time.monotonic()) >= self._keep_reserve_at:
+            self._reserve.keep()
+            self._keep_reserve_at = now + KEEP_RESERVE_S
+        return WIPE_RETRY_S if self._has_traces else None
+
+    def _empty_wal(self) -> bool:
+        """Write the WAL back, and return whether nothing is left in it."""
         self.connection.set_busy_timeout(0)  # writes must not wait for readers
         try:
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error:
-            return WIPE_RETRY_S
+            return False
         finally:
             self.connection.set_busy_timeout(self._busy_ms)
-        self._has_traces = False
-        return None
+        return True
 
 
 class _WorkerThread:

@@ -32,6 +32,7 @@ from antiphon.adapters.stores.sqlite.items import (
     read_conversation,
     read_input_page,
 )
+from antiphon.adapters.stores.sqlite.reserve import check_room
 from antiphon.adapters.stores.sqlite.search import search_responses
 from antiphon.adapters.stores.stored_json import (
     api_key_from,
@@ -191,6 +192,7 @@ class SqliteStore(Store):
         await self._file.aclose()
 
     async def check(self) -> None:
+        await self._file.read(check_room)
         await self._change(WRITE_PROBE, self._uptime())
 
     # --- responses --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 from tests.contracts.stores.sqlite_connections import SECRET, connect
 
 from antiphon.adapters.stores.sqlite.file import SqliteFile
+from antiphon.adapters.stores.sqlite.reserve import LOW_BYTES, RESERVE_BYTES, DiskReserve
 from antiphon.adapters.stores.sqlite.store import SqliteStore
 from antiphon.application.ports import StoredResponse
 from antiphon.domain.errors import SettingsError, StoreError
@@ -353,6 +354,18 @@ async def test_a_full_disk_fails_only_the_write_that_needs_space(
     await file.write(lambda db: db.pragma("max_page_count", 1_000_000))
     await file.write(lambda db: add(large, db))
     assert await texts(file) == ["a", "b", large]
+
+
+@pytest.mark.parametrize(("free", "size"), [(LOW_BYTES, None), (LOW_BYTES - 1, RESERVE_BYTES)])
+def test_room_for_deleting_is_kept_when_little_is_left(
+    tmp_path: Path, free: int, size: int | None
+) -> None:
+    reserve = DiskReserve(tmp_path, free=lambda _: free)
+    for _ in range(2):
+        reserve.keep()
+        assert [file.stat().st_size for file in tmp_path.iterdir()] == ([size] if size else [])
+        assert reserve.release() is (size is not None)
+        assert not reserve.release()
 
 
 async def test_a_write_that_ends_the_transaction_fails_alone(file: SqliteFile) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,11 +26,12 @@ START_S = 90.0
 
 
 class Replica:
-    """One server; `restart` gives it a new life at the same address."""
+    """One server; `start` gives it a new life at the same address. `within` starts its command."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, within: Sequence[str] = ()) -> None:
         self._folder = folder
         self._options = options
+        self._within = within
         self._port = "0"
         self.url = ""
         self.output = folder / "server.log"
@@ -51,6 +52,7 @@ class Replica:
         with self.output.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self._within,
                     *(sys.executable, "-m", "antiphon.entrypoints.cli", "serve"),
                     *("--port", self._port, "--data-dir", str(self._folder.parent)),
                     *("--lease-s", str(LEASE_S), *self._options),
