@@ -22,6 +22,8 @@ export const title = "Response";
 
 const POLL_MS = 2000;
 const MAX_SEEN = 20_000;
+const PLACES = { input: "the input", tool_call: "a tool call", tool_result: "a tool's result", output: "the output" };
+const VERDICTS = { pass: "passed", replace: "replaced parts of", refuse: "refused", stop: "stopped", failed: "gave no verdict on" };
 const HIDDEN = new Set(["output", "metrics", "object"]);
 
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
@@ -97,6 +99,7 @@ class Page {
       response.conversation && ["Conversation", el("a", { href: link("responses", { conversation: response.conversation.id }) }, response.conversation.id)],
       ["Thread", el("a", { href: link("threads", { id: response.conversation?.id ?? response.id }) }, "all turns")],
       ...this.familyFacts(),
+      ...this.guardFacts(),
     ];
     const rows = facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
     // What has the focus stays: a keyboard would lose its place.
@@ -112,9 +115,17 @@ class Page {
     return [
       agent && ["Agent", el("code", {}, agent)],
       parent && ["Started by", this.linkTo(parent)],
-      agents.length > 0 && ["Sub-agents", el("ul", { class: "agents" }, agents.map((each) =>
+      agents.length > 0 && ["Sub-agents", el("ul", { class: "plain" }, agents.map((each) =>
         el("li", {}, el("a", { href: link("responses", { id: each.response_id }) }, each.name), " ", badge(each.status))))],
     ];
+  }
+
+  /** Return how often each guard said what, and where. */
+  guardFacts() {
+    const { guards = [] } = this.response.metrics ?? {};
+    const said = ({ guard, place, verdict, count: times }) =>
+      el("li", { class: verdict === "pass" ? "" : "warning" }, el("code", {}, guard), ` ${VERDICTS[verdict]} ${PLACES[place]}`, times > 1 ? `, ${count(times)} times` : "");
+    return [guards.length > 0 && ["Guards", el("ul", { class: "plain" }, guards.map(said))]];
   }
 
   linkTo(id) {
