@@ -148,7 +148,7 @@ def test_requests_are_copied_without_a_key(
     curl = page.text("#copied")
     assert "$ANTIPHON_API_KEY" in curl
     assert keys["blue"] not in curl
-    body = json.loads(curl.partition("-d '")[2].rstrip().removesuffix("'").replace("'\\''", "'"))
+    body = json.loads(curl.partition("<<'JSON'\n")[2].rstrip().removesuffix("JSON"))
     assert text_of(create(api, **body)) == text_of(response)
     page.click_text("Python")
     page.wait_for("client.responses.create(", "#copied")

@@ -8,24 +8,18 @@ from typing import Any
 import httpx
 import pytest
 from tests.browser.browser import PHONE, Page
+from tests.browser.playground.forms import EVIL, TOOL, ask, made, open_playground
 from tests.http.conftest import script
 
 pytestmark = pytest.mark.browser
 
 TAB, ENTER, CONTROL = "\ue004", "\ue007", "\ue009"
-TOOL = {"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}
-EVIL = "<img src=x onerror=\"window.__ran.push('img')\"><script>window.__ran.push(1)</script>"
 
 
 @pytest.fixture(autouse=True)
 def nothing_went_wrong(page: Page) -> Any:
     yield
     assert page.problems() == []
-
-
-def open_playground(page: Page) -> None:
-    page.visit("playground")
-    page.wait(lambda: page.all("#model option"))
 
 
 def test_a_message_is_answered(page: Page, api: httpx.Client) -> None:
@@ -39,17 +33,6 @@ def test_a_message_is_answered(page: Page, api: httpx.Client) -> None:
     assert made["instructions"] == "Be kind."
 
 
-def test_a_call_is_answered_by_hand(page: Page) -> None:
-    open_playground(page)
-    page.fill("#input", script({"call": "get_time", "args": {}}, {"say": "Thank you."}))
-    page.fill("#tools", json.dumps([TOOL]))
-    page.click_text("Run")
-    page.wait_for("Output of get_time", ".answers")
-    page.fill("#output-0", "noon")
-    page.click_text("Send outputs")
-    page.wait_for("Thank you.", ".output")
-
-
 def test_a_schema_is_kept(page: Page, api: httpx.Client) -> None:
     open_playground(page)
     page.click_text("Add a schema")
@@ -59,14 +42,6 @@ def test_a_schema_is_kept(page: Page, api: httpx.Client) -> None:
     made = api.get(f"/responses/{page.text('.output .summary a')}").json()
     assert made["text"]["format"]["type"] == "json_schema"
     assert "city" in json.loads(made["output"][-1]["content"][0]["text"])
-
-
-def test_examples_of_tools_are_added(page: Page) -> None:
-    open_playground(page)
-    for name in ("function", "web_search", "code_interpreter", "mcp"):
-        page.click_text(name)
-    tools = json.loads(page.value("#tools"))
-    assert [tool["type"] for tool in tools] == ["function", "web_search", "code_interpreter", "mcp"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +57,6 @@ def test_an_error_names_its_field(page: Page, field: str, text: str, said: str) 
     open_playground(page)
     page.fill("#input", "hi")
     page.fill(f"#{field}", text)
-    page.run("document.querySelector('form.playground').noValidate = true")
     page.click_text("Run")
     page.wait_for(said, "#problem")
     page.wait(lambda: page.run(f"return document.activeElement.id === '{field}'"))
