@@ -27,10 +27,8 @@ def test_a_message_is_answered(page: Page, api: httpx.Client) -> None:
     page.fill("#input", script([{"think": "Hm."}, {"say": "Hello you."}]))
     page.fill("#instructions", "Be kind.")
     page.click_text("Run")
-    page.wait_for("Hello you.", ".output")
-    page.wait_for("done", ".output .summary")
-    made = api.get(f"/responses/{page.text('.output .summary a')}").json()
-    assert made["instructions"] == "Be kind."
+    page.wait_for("Hello you.", ".output .item.assistant")
+    assert api.get(f"/responses/{made(page)}").json()["instructions"] == "Be kind."
 
 
 def test_a_schema_is_kept(page: Page, api: httpx.Client) -> None:
@@ -38,10 +36,9 @@ def test_a_schema_is_kept(page: Page, api: httpx.Client) -> None:
     page.click_text("Add a schema")
     page.fill("#input", "Where?")
     page.click_text("Run")
-    page.wait_for("done", ".output .summary")
-    made = api.get(f"/responses/{page.text('.output .summary a')}").json()
-    assert made["text"]["format"]["type"] == "json_schema"
-    assert "city" in json.loads(made["output"][-1]["content"][0]["text"])
+    answer = api.get(f"/responses/{made(page)}").json()
+    assert answer["text"]["format"]["type"] == "json_schema"
+    assert "city" in json.loads(answer["output"][-1]["content"][0]["text"])
 
 
 @pytest.mark.parametrize(
@@ -68,11 +65,11 @@ def test_a_run_is_stopped(page: Page, api: httpx.Client) -> None:
     page.fill("#input", script([{"say": "Once upon"}, {"hang": 600}]))
     page.click("#background")
     page.click_text("Run")
-    page.wait_for("Once upon", ".output")
-    made = page.text(".output .summary a")
+    page.wait_for("Once upon", ".output .item.assistant")
+    response_id = page.text(".output .summary a")
     page.click_text("Stop")
     page.wait_for("cancelled", ".output .summary")
-    page.wait(lambda: api.get(f"/responses/{made}").json()["status"] == "cancelled")
+    page.wait(lambda: api.get(f"/responses/{response_id}").json()["status"] == "cancelled")
 
 
 def test_nothing_that_a_model_writes_runs(page: Page) -> None:
@@ -81,7 +78,7 @@ def test_nothing_that_a_model_writes_runs(page: Page) -> None:
     page.fill("#input", script([{"say": EVIL}], [*calls]))
     page.fill("#tools", json.dumps([TOOL]))
     page.click_text("Run")
-    page.wait_for("onerror", ".output")
+    page.wait_for("onerror", ".output .item.assistant")
     page.wait_for("done", ".output .summary")
     assert page.all(".output img, .output script") == []
 
@@ -95,7 +92,7 @@ def test_the_keyboard_alone_is_enough(page: Page) -> None:
             break
         page.press(TAB)
     page.press(ENTER)
-    page.wait_for("By keyboard.", ".output")
+    page.wait_for("By keyboard.", ".output .item.assistant")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -127,11 +124,11 @@ def test_a_run_that_is_stopped_has_the_state_that_the_server_gave_it(
     open_playground(page)
     page.fill("#input", script([{"say": "Once upon"}, {"hang": 600}]))
     page.click_text("Run")
-    page.wait_for("Once upon", ".output")
-    made = page.text(".output .summary a")
+    page.wait_for("Once upon", ".output .item.assistant")
+    response_id = page.text(".output .summary a")
     page.click_text("Stop")
     page.wait(lambda: page.text(".output .summary").endswith("cancelled"))
-    assert api.get(f"/responses/{made}").json()["status"] == "cancelled"
+    assert api.get(f"/responses/{response_id}").json()["status"] == "cancelled"
 
 
 def test_control_and_enter_run_the_request(page: Page) -> None:
@@ -139,7 +136,7 @@ def test_control_and_enter_run_the_request(page: Page) -> None:
     page.run("document.getElementById('instructions').focus()")
     page.fill("#input", script({"say": "By two keys."}))
     page.press(CONTROL + ENTER)
-    page.wait_for("By two keys.", ".output")
+    page.wait_for("By two keys.", ".output .item.assistant")
 
 
 @pytest.mark.parametrize("size", [PHONE, (1280, 720)])
@@ -155,6 +152,85 @@ def test_the_answer_comes_into_view_on_a_phone(page: Page) -> None:
     open_playground(page)
     page.fill("#input", script({"say": "Here."}))
     page.click_text("Run")
-    page.wait_for("Here.", ".output")
+    page.wait_for("Here.", ".output .item.assistant")
     top = "return document.querySelector('.output').getBoundingClientRect().top"
     page.wait(lambda: page.run(top) < PHONE[1])
+
+
+def test_a_thread_goes_on_below_the_input_that_stays_in_view(page: Page, api: httpx.Client) -> None:
+    open_playground(page, settings=False)
+    ask(page, script({"say": "One. " * 500}, {"say": "Two. " * 500 + "End."}))
+    first = made(page)
+    assert page.value("#input") == ""
+    ask(page, "And then?")
+    page.wait(lambda: len(page.all(".exchange")) == 2)
+    second = api.get(f"/responses/{made(page)}").json()
+    assert second["previous_response_id"] == first
+    seen = page.run(
+        "const box = document.querySelector('.output').getBoundingClientRect();"
+        "const end = [...document.querySelectorAll('.exchange')].at(-1).getBoundingClientRect();"
+        "const input = document.querySelector('#input').getBoundingClientRect();"
+        "return [end.bottom <= box.bottom + 1, input.bottom < innerHeight, box.bottom <= input.top]"
+    )
+    assert seen == [True, True, True]
+
+
+def test_a_reader_who_has_scrolled_back_is_left_there(page: Page) -> None:
+    open_playground(page, settings=False)
+    words = [{"say": "Once upon a time. " * 500}, {"hang": 1}, {"say": "The end."}]
+    ask(page, script(words))
+    page.wait_for("Once upon", ".output .item.assistant")
+    page.run("document.querySelector('.output').scrollTop = 0")
+    made(page)
+    assert page.run("return document.querySelector('.output').scrollTop") == 0
+
+
+def test_an_empty_message_is_not_sent(page: Page, api: httpx.Client) -> None:
+    before = api.get("/responses").json()["data"][:1]
+    open_playground(page)
+    page.click_text("Run")
+    page.wait_for("input: Write a message, or attach a file.", "#problem")
+    page.fill("#temperature", "1e")
+    ask(page, "hi")
+    page.wait_for("temperature: Temperature must be a number.", "#problem")
+    assert api.get("/responses").json()["data"][:1] == before
+
+
+def test_a_list_of_items_is_sent_as_it_is_and_other_brackets_are_words(
+    page: Page, api: httpx.Client
+) -> None:
+    open_playground(page)
+    ask(page, '[{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]')
+    items = api.get(f"/responses/{made(page)}/input_items?order=asc").json()["data"]
+    assert [item["role"] for item in items] == ["developer", "user"]
+    page.click_text("New thread")
+    ask(page, "[sic] hi")
+    [item] = api.get(f"/responses/{made(page)}/input_items").json()["data"]
+    assert item["content"][0]["text"] == "[sic] hi"
+    ask(page, '[{"role": "user"')
+    page.wait_for("input: This is no JSON", "#problem")
+
+
+def test_an_answer_that_breaks_off_is_explained_in_words(page: Page) -> None:
+    open_playground(page)
+    ask(page, script([{"say": "Half of"}, {"fail": "server_error"}]))
+    page.wait_for("failed", ".output .summary")
+    assert page.text(".exchange .error")
+    page.run("window.fetch = async () => { throw new TypeError('Failed to fetch'); }")
+    ask(page, "hi")
+    page.wait_for("The server cannot be reached.", "#problem")
+    page.wait_for("There is no answer.", ".round:last-child .summary")
+    assert page.value("#input") == "hi"
+
+
+def test_text_from_right_to_left_is_shown_so(page: Page) -> None:
+    open_playground(page)
+    page.fill("#input", "\u05e9\u05dc\u05d5\u05dd")
+    direction = "return getComputedStyle(document.querySelector(arguments[0])).direction"
+    assert page.run(direction, "#input") == "rtl"
+    page.click_text("Run")
+    made(page)
+    side = "return getComputedStyle(document.querySelector('.item.user .prose')).textAlign"
+    assert page.run(side) == "start"
+    page.fill("#instructions", "\u05e9\u05dc\u05d5\u05dd")
+    assert page.run(direction, "#instructions") == "rtl"

@@ -45,9 +45,9 @@ export class Parameters {
     for (const { id, param = id, kind, label } of FIELDS) {
       const input = this.inputs[id];
       if (input.validity.badInput) throw new ApiError(400, `${label} must be a number.`, "invalid_value", param);
-      const value = kind === "check" ? input.checked : input.value.trim();
-      if (value === "" || value === false) continue;
-      Object.assign(request, READ[id]?.(value) ?? { [param]: kind === "number" ? Number(value) : value });
+      const value = kind === "check" ? input.checked : input.value;
+      if (value === false || (typeof value === "string" && value.trim() === "")) continue;
+      Object.assign(request, READ[id]?.(value) ?? { [param]: kind === "number" ? Number(value) : kind === "line" ? value.trim() : value });
     }
     return request;
   }

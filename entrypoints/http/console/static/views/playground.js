@@ -28,6 +28,7 @@ export async function show(root, params, signal) {
   else play.recall();
   // From here on, a reload brings back what was changed, not the response.
   if (!signal.aborted && (params.previous || params.again)) note("playground");
+  play.isFilled = true;
   play.remember();
 }
 
@@ -51,6 +52,7 @@ class Playground {
     this.lanes = [new Lane(signal, this.page()), new Lane(signal, this.page())];
     this.output = el("section", { class: "output", "aria-label": "Thread", tabindex: "0", onScroll: () => this.notePlace() });
     this.isAtEnd = true;
+    this.isFilled = false;
   }
 
   page() {
@@ -240,7 +242,7 @@ class Playground {
   }
 
   remember() {
-    if (this.signal.aborted) return;
+    if (this.signal.aborted || !this.isFilled) return;
     const settings = this.settings.values;
     if (this.lanes[0].previous) settings.parameters.previous = this.lanes[0].previous;
     remember(this.tenant, { model: this.model.value, second: this.second.value, input: this.input.value, settings });
