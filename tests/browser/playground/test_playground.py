@@ -8,7 +8,15 @@ from typing import Any
 import httpx
 import pytest
 from tests.browser.browser import PHONE, Page
-from tests.browser.playground.forms import EVIL, TOOL, ask, made, open_playground
+from tests.browser.playground.forms import (
+    EVIL,
+    PNG,
+    TOOL,
+    ask,
+    made,
+    open_playground,
+    transfer,
+)
 from tests.http.conftest import script
 
 pytestmark = pytest.mark.browser
@@ -95,17 +103,62 @@ def test_the_keyboard_alone_is_enough(page: Page) -> None:
     page.wait_for("By keyboard.", ".output .item.assistant")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_there_is_no_barrier(page: Page, theme: str) -> None:
-    page.prefer(theme)
-    open_playground(page)
-    page.fill("#input", script({"call": "get_time", "args": {}}))
+def call(page: Page) -> None:
     page.fill("#tools", json.dumps([TOOL]))
-    page.click_text("Run")
+    ask(page, script({"call": "get_time", "args": {}}))
     page.wait_for("Output of get_time", ".answers")
-    assert page.barriers() == []
-    page.resize(PHONE)
-    assert not page.is_wider_than_the_window()
+
+
+def approve(page: Page) -> None:
+    page.click("#mcp-odd")
+    page.click("#approval option[value='always']")
+    ask(page, script({"mcp": "say", "args": {}}))
+    page.wait_for("odd/say", ".answers")
+
+
+def compare(page: Page) -> None:
+    page.click("#second option[value='scripted-harmony']")
+    ask(page, script([{"say": "Once upon"}, {"hang": 600}]))
+    page.wait(lambda: len(page.all(".lane .item.assistant")) == 2)
+
+
+def fill_in_faults(page: Page) -> None:
+    page.click_text("Add a function")
+    page.fill(".function input", "get time")
+    for field in ("#tools", "#schema", ".function textarea.code"):
+        page.fill(field, "{")
+    transfer(page, "paste", ("dot.png", "image/png", PNG), ("empty", "", b""), ("b", "", b"b"))
+    page.wait(lambda: len(page.all(".chip")) == 2)
+    ask(page, "hi")
+    page.wait_for("This is no JSON", "#problem")
+
+
+def save(page: Page) -> None:
+    ask(page, "hi")
+    made(page)
+    page.click_text("Save this turn as…")
+
+
+STATES = {
+    "call": call,
+    "approval": approve,
+    "two models": compare,
+    "faults": fill_in_faults,
+    "save": save,
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("state", STATES)
+def test_there_is_no_barrier(elsewhere: Any, theme: str, state: str) -> None:
+    with elsewhere(tool=["tests.http.odd_tools:OddTools"]) as (page, _):
+        page.prefer(theme)
+        open_playground(page)
+        STATES[state](page)
+        assert page.barriers() == []
+        page.resize(PHONE)
+        assert page.barriers() == []
+        assert not page.is_wider_than_the_window()
 
 
 def test_a_refused_request_waits_for_nothing(page: Page) -> None:

@@ -116,3 +116,18 @@ def test_nobody_sees_what_another_wrote_in_the_same_tab(
     page.click("#sign-out")
     page.wait_for("Sign in", "h1")
     assert stored(page) == "{}{}"
+
+
+def test_what_a_thread_begins_after_can_be_changed(page: Page, api: httpx.Client) -> None:
+    one, other = (create(api, model="scripted-chat", input=text)["id"] for text in ("a", "b"))
+    page.visit(f"playground?previous={one}")
+    page.wait_for(f"Continues {one}.", ".output")
+    open_settings(page)
+    page.fill("#previous", other)
+    ask(page, "hi")
+    assert api.get(f"/responses/{made(page)}").json()["previous_response_id"] == other
+    page.click_text("New thread")
+    page.fill("#previous", "resp_gone")
+    ask(page, "hi")
+    page.wait_for("previous_response_id: ", "#problem")
+    page.wait(lambda: page.run("return document.activeElement.id") == "previous")

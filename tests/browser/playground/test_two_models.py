@@ -103,6 +103,25 @@ def test_one_is_stopped_and_the_other_goes_on(page: Page, api: httpx.Client) -> 
     page.wait_for("cancelled", f"{lane(BOTH[1])} .summary")
 
 
+def test_a_change_of_a_setting_stops_neither(page: Page, api: httpx.Client) -> None:
+    compare(page, settings=True)
+    ask(page, script([{"say": "Once upon"}, {"hang": 600}]))
+    for model in BOTH:
+        page.wait_for("Once upon", f"{lane(model)} .item.assistant")
+    page.fill("#temperature", "0.5")
+    page.click("#background")
+    for model in BOTH:
+        made = page.text(f"{lane(model)} .summary a")
+        assert api.get(f"/responses/{made}").json()["status"] == "in_progress"
+    page.click_text("New thread")
+    page.wait_for("Nothing was asked yet.", ".output")
+    page.wait(lambda: page.run("return document.querySelector('.composer .primary').disabled") is False)
+    ask(page, script({"say": "Anew."}))
+    for model in BOTH:
+        page.wait_for("Anew.", f"{lane(model)} .item.assistant")
+        assert api.get(f"/responses/{answered(page, model)}").json()["previous_response_id"] is None
+
+
 def test_a_call_is_answered_in_its_own_thread(page: Page, api: httpx.Client) -> None:
     compare(page, settings=True)
     page.click_text("Add a function")

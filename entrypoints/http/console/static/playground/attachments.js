@@ -15,6 +15,8 @@ export class Attachments {
     this.limits = limits;
     this.onChange = onChange;
     this.entries = [];
+    /** Ends once all files that were added are read. */
+    this.reading = Promise.resolve();
     this.input = el("input", { id: "files", type: "file", multiple: true, class: "visually-hidden", onChange: () => this.choose() });
     this.chips = el("ul", { class: "chips", "aria-label": "Attached files" });
     this.problem = el("p", { class: "error", role: "alert" });
@@ -44,8 +46,12 @@ export class Attachments {
     this.add(files);
   }
 
-  /** Read files; what cannot be sent is said and left out. @param {File[]} files */
-  async add(files) {
+  /** Read files, after those before; what cannot be sent is said and left out. @param {File[]} files */
+  add(files) {
+    this.reading = this.reading.then(() => this.addAll(files));
+  }
+
+  async addAll(files) {
     const faults = [];
     for (const file of files) {
       const fault = this.fault(file) ?? (await this.read(file));
@@ -53,8 +59,7 @@ export class Attachments {
     }
     this.draw(faults);
     this.onChange();
-    const many = counted(this.entries.length, "file");
-    announce(`${many} attached.`);
+    announce(`${counted(this.entries.length, "file")} attached.`);
   }
 
   fault(file) {

@@ -85,7 +85,7 @@ export class Lane {
       await stream("/v1/responses", { body: { ...request, include: OUTPUTS_SHOWN, stream: true } }, take, this.running.signal);
       this.end(turn, folded.response);
     } catch (error) {
-      await this.explain(error, turn, folded.response);
+      this.explain(error, turn, folded.response);
     } finally {
       this.running = null;
       this.stopButton.hidden = true;
@@ -100,9 +100,9 @@ export class Lane {
   }
 
   /** Say what became of a request that did not end well: stopped, refused, or broken off in the middle. */
-  async explain(error, turn, response) {
+  explain(error, turn, response) {
     if (error.name === "AbortError") {
-      await this.abandon(turn, response);
+      this.abandon(turn, response);
       return;
     }
     if (!(error instanceof ApiError)) throw error;

@@ -35,8 +35,8 @@ export class Parameters {
   constructor() {
     this.inputs = Object.fromEntries(FIELDS.map((field) => [field.id, inputOf(field)]));
     this.node = el("div", { class: "parameters" }, FIELDS.map(({ id, label, kind }) => (kind === "check"
-      ? el("label", { class: "check", for: id }, this.inputs[id], label)
-      : el("div", { class: `field ${kind}` }, el("label", { for: id }, label), this.inputs[id]))));
+      ? el("label", { class: "check whole", for: id }, this.inputs[id], label)
+      : el("div", { class: kind === "text" || kind === "line" ? "field whole" : "field" }, el("label", { for: id }, label), this.inputs[id]))));
   }
 
   /** Return the fields of a request that are set. Throws: an ApiError that names the field. */

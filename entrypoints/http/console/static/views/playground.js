@@ -53,6 +53,7 @@ class Playground {
     this.output = el("section", { class: "output", "aria-label": "Thread", tabindex: "0", onScroll: () => this.notePlace() });
     this.isAtEnd = true;
     this.isFilled = false;
+    this.isComparing = false;
   }
 
   page() {
@@ -88,10 +89,13 @@ class Playground {
     return this.second.value ? this.lanes : this.lanes.slice(0, 1);
   }
 
+  /** Something else was chosen: a model, a file, the value of a field. */
   choose() {
-    const [first, other] = this.lanes;
-    if (this.second.value === "") other.clear();
-    else if (other.previous === null) other.clear(first.previous); // from here on, there are two threads
+    const isComparing = this.second.value !== "";
+    // From here on, there are two threads.
+    if (isComparing !== this.isComparing) this.lanes[1].clear(isComparing ? this.lanes[0].previous : null);
+    this.isComparing = isComparing;
+    this.hint();
     this.warn();
     this.remember();
   }
@@ -99,11 +103,17 @@ class Playground {
   /** Begin a thread, after a response or nothing. */
   begin(previous = "") {
     this.settings.previous = previous;
-    this.lanes.forEach((lane) => lane.clear(previous || null));
+    this.lanes.forEach((lane) => lane.clear());
     this.showProblem(null);
+    replace(this.output);
+    this.choose();
+  }
+
+  /** Say after what a thread begins that has no turn yet. */
+  hint() {
+    const { previous } = this.settings;
     const words = previous ? ["Continues ", el("a", { href: link("responses", { id: previous }) }, previous), "."] : "Nothing was asked yet.";
-    replace(this.output, el("p", { class: "dim" }, words));
-    this.remember();
+    if (!this.output.querySelector(".round")) replace(this.output, el("p", { class: "dim" }, words));
   }
 
   /** Say before a request is sent that a model will not read it. */
@@ -160,6 +170,7 @@ class Playground {
   }
 
   async send() {
+    await this.attachments.reading;
     if (this.run.disabled) return;
     this.showProblem(null);
     const sent = { text: this.input.value, files: [...this.attachments.entries] };
@@ -256,7 +267,6 @@ class Playground {
     if (has(kept.second)) this.second.value = kept.second;
     this.input.value = kept.input;
     this.settings.values = kept.settings;
-    this.begin(this.settings.previous);
     this.choose();
   }
 }
