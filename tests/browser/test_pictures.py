@@ -51,8 +51,6 @@ READY = {
 """What shows that a view is drawn; the tabs of a response have a panel."""
 
 
-
-
 def write_in_playground(page: Page) -> None:
     page.run("document.querySelector('.settings details:nth-of-type(2)').open = true")
     page.click_text("Add a function")

@@ -26,10 +26,10 @@ class Blind(Model):
     async def start(self) -> None:
         pass
 
-    async def count(self, turn: Any) -> NoReturn:  # noqa: ARG002
+    async def count(self, turn: Any) -> NoReturn:
         raise EngineDead("it answers nothing")
 
-    async def start_turn(self, turn: Any, **_: Any) -> NoReturn:  # noqa: ARG002
+    async def start_turn(self, turn: Any, **_: Any) -> NoReturn:
         raise EngineDead("it answers nothing")
 
     async def aclose(self) -> None:

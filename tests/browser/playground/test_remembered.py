@@ -23,7 +23,9 @@ def nothing_went_wrong(page: Page) -> Any:
 
 
 def stored(page: Page) -> str:
-    return str(page.run("return JSON.stringify({...sessionStorage}) + JSON.stringify(localStorage)"))
+    return str(
+        page.run("return JSON.stringify({...sessionStorage}) + JSON.stringify(localStorage)")
+    )
 
 
 def test_settings_survive_a_reload(page: Page) -> None:

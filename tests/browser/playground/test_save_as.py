@@ -17,7 +17,7 @@ from tests.http.conftest import create, script, text_of, wait_until
 
 pytestmark = pytest.mark.browser
 
-WORDS = "It's \"noon\" in $HOME, `date` and \\n é 東京.\nJSON\n"
+WORDS = 'It\'s "noon" in $HOME, `date` and \\n é 東京.\nJSON\n'
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}},

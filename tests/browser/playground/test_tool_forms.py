@@ -1,4 +1,4 @@
-"""Tools as forms: those of the server, functions of the reader, and the calls that wait for them."""
+"""Tools as forms: those of the server, functions of the reader, and calls that wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_function(page: Page, name: str, parameters: str = PARAMETERS) -> None:
 
 
 def test_tools_of_the_server_are_checked(offering: tuple[Page, httpx.Client]) -> None:
-    page, api = offering
+    page, _ = offering
     open_playground(page)
     assert [each.text for each in page.all("fieldset legend")] == [
         "Run by this server",
@@ -104,6 +104,7 @@ def test_a_call_is_approved_or_denied_in_the_thread(
     page.fill("#temperature", "0.5")
     ask(page, script(SAY, {"say": "So be it."}))
     page.wait_for("odd/say", ".answers")
+    page.wait_for("waiting for approval", ".output .summary")
     page.click_text(button)
     page.wait_for("So be it.", ".output .item.assistant")
     last = api.get(f"/responses/{made(page)}").json()

@@ -115,7 +115,9 @@ def test_a_change_of_a_setting_stops_neither(page: Page, api: httpx.Client) -> N
         assert api.get(f"/responses/{made}").json()["status"] == "in_progress"
     page.click_text("New thread")
     page.wait_for("Nothing was asked yet.", ".output")
-    page.wait(lambda: page.run("return document.querySelector('.composer .primary').disabled") is False)
+    page.wait(
+        lambda: page.run("return document.querySelector('.composer .primary').disabled") is False
+    )
     ask(page, script({"say": "Anew."}))
     for model in BOTH:
         page.wait_for("Anew.", f"{lane(model)} .item.assistant")

@@ -16,8 +16,8 @@ export function isShown(tool) {
 
 let made = 0;
 
-export class FunctionForm {
-  /** @param {Object} tool @param {(form: FunctionForm) => void} onRemove */
+export class ToolForm {
+  /** @param {Object} tool @param {(form: ToolForm) => void} onRemove */
   constructor({ name = "", description = "", parameters = PLAIN, strict = null }, onRemove) {
     made += 1;
     const id = (part) => `function-${made}-${part}`;
@@ -71,7 +71,7 @@ export class FunctionForm {
 }
 
 /** The forms of all functions. */
-export class FunctionForms {
+export class ToolForms {
   constructor(onChange) {
     this.onChange = onChange;
     this.forms = [];
@@ -81,7 +81,7 @@ export class FunctionForms {
   }
 
   add(tool) {
-    const form = new FunctionForm(tool, (each) => this.remove(each));
+    const form = new ToolForm(tool, (each) => this.remove(each));
     this.forms.push(form);
     append(this.place, form.node);
     this.onChange();

@@ -2,9 +2,10 @@
 
 import { ApiError, OUTPUTS as OUTPUTS_SHOWN, get, post, stream } from "../api.js";
 import { append, el, replace } from "../dom.js";
-import { count, isRunning, seconds, stateOf, tokensOf } from "../format.js";
+import { WAITS, count, isRunning, seconds, stateOf, tokensOf } from "../format.js";
 import { apply, start } from "../items/fold.js";
 import { live, render } from "../items/transcript.js";
+import { requestsOf } from "../response/approvals.js";
 import { showCopies } from "../response/copies.js";
 import { link } from "../routes.js";
 import { announce } from "../shell.js";
@@ -137,7 +138,8 @@ export class Lane {
   }
 
   summarize(turn, response, more = "") {
-    replace(turn.summary, el("a", { href: link("responses", { id: response.id }) }, response.id), ` ${stateOf(response)}`, more);
+    const state = response.status === "completed" && requestsOf(response).length > 0 ? WAITS : stateOf(response);
+    replace(turn.summary, el("a", { href: link("responses", { id: response.id }) }, response.id), ` ${state}`, more);
   }
 
   end(turn, response) {

@@ -5,7 +5,7 @@
 
 import { el } from "../dom.js";
 import { pretty } from "../format.js";
-import { FunctionForms, isShown } from "./functions.js";
+import { ToolForms, isShown } from "./functions.js";
 import { JsonField } from "./json_field.js";
 import { isPublic } from "./memory.js";
 
@@ -29,7 +29,7 @@ export class Tools {
     this.labels = labels.map((label) => check(`mcp-${label}`, label));
     this.stores = el("input", { id: "vector-stores", autocomplete: "off", spellcheck: "false", placeholder: "vs_…, vs_…" });
     this.approval = el("select", { id: "approval" }, el("option", { value: "" }, "not sent"), APPROVALS.map((each) => el("option", { value: each }, each)));
-    this.functions = new FunctionForms(() => onFunctions(this.functions.names));
+    this.functions = new ToolForms(() => onFunctions(this.functions.names));
     this.functions.node.addEventListener("input", () => onFunctions(this.functions.names));
     const examples = el("div", { class: "row" }, Object.entries(EXAMPLES).map(([name, tool]) => el("button", {
       type: "button", onClick: () => { this.other.text = pretty([...(this.other.parse().value ?? []), tool]); this.other.area.dispatchEvent(new Event("input", { bubbles: true })); },
