@@ -314,6 +314,11 @@ def budgets(settings: Settings) -> Budgets:
     )
 
 
+def labels_of(tool_servers: ToolServers | None) -> Sequence[str]:
+    """Return the labels of the MCP servers that a request may name without a URL."""
+    return () if tool_servers is None else tool_servers.labels
+
+
 def hosted_tool_types(
     settings: Settings, providers: Sequence[ToolProvider], tool_servers: ToolServers | None
 ) -> Sequence[str]:

@@ -110,7 +110,7 @@ def test_a_conversation_goes_on(page: Page, api: httpx.Client) -> None:
     page.wait(lambda: page.all("#previous") and page.value("#previous") == response["id"])
     page.fill("#input", "And then?")
     page.click_text("Run")
-    page.wait_for("Second.", ".output")
+    page.wait_for("Second.", ".output .item.assistant")
 
 
 def test_another_run_goes_on_after_any_item(
@@ -132,7 +132,7 @@ def test_a_response_runs_again_with_a_change(page: Page, api: httpx.Client) -> N
     assert (page.value("#temperature"), page.value("#max-output")) == ("0.5", "99")
     page.fill("#input", script({"say": "Changed."}))
     page.click_text("Run")
-    page.wait_for("Changed.", ".output")
+    page.wait_for("Changed.", ".output .item.assistant")
     page.wait_for("done", ".output .summary")
     made = page.text(".output .summary a")
     assert api.get(f"/responses/{made}").json()["instructions"] == "Be brief."
@@ -148,7 +148,7 @@ def test_requests_are_copied_without_a_key(
     curl = page.text("#copied")
     assert "$ANTIPHON_API_KEY" in curl
     assert keys["blue"] not in curl
-    body = json.loads(curl.partition("-d '")[2].rstrip().removesuffix("'").replace("'\\''", "'"))
+    body = json.loads(curl.partition("<<'JSON'\n")[2].rstrip().removesuffix("JSON"))
     assert text_of(create(api, **body)) == text_of(response)
     page.click_text("Python")
     page.wait_for("client.responses.create(", "#copied")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from tests.browser.boxes import faults_of
 from tests.browser.browser import Page
+from tests.browser.playground.forms import ask, open_settings, transfer
 from tests.browser.test_markdown import RICH
 from tests.browser.test_response import agent, mcp
 from tests.http.conftest import create, script, wait_until
@@ -62,24 +64,56 @@ def made(site: Any, keys: dict[str, str], tools: FakeMcpServer) -> dict[str, str
 
 
 def run_in_playground(page: Page) -> None:
-    page.fill("#input", script([{"think": LONG}, {"say": f"{LONG} {UNBROKEN}"}]))
-    page.click_text("Run")
+    ask(page, script([{"think": LONG}, {"say": f"{LONG} {UNBROKEN}"}]))
     page.wait_for("done", ".output .summary")
 
 
 def refuse_in_playground(page: Page) -> None:
-    page.fill("#input", "hi")
+    open_settings(page)
     page.fill("#tools", '[{"type": "function"}]')
-    page.click_text("Run")
+    ask(page, "hi")
     page.wait_for("refused", ".output .summary")
 
 
 def call_in_playground(page: Page) -> None:
-    page.fill("#input", script({"call": "get_time", "args": {}}))
-    page.click_text("function")
-    page.fill("#tools", '[{"type": "function", "name": "get_time", "parameters": {}}]')
-    page.click_text("Run")
+    open_settings(page)
+    page.click_text("Add a function")
+    page.fill(".function input", "get_time_" + "x" * 55)
+    ask(page, script({"call": "get_time_" + "x" * 55, "args": {"a": UNBROKEN}}))
     page.wait_for("Output of get_time", ".answers")
+
+
+def approve_in_playground(page: Page, tools: FakeMcpServer) -> None:
+    open_settings(page)
+    page.fill("#tools", json.dumps(mcp(tools, require_approval="always")))
+    ask(page, script({"mcp": "add", "args": {"a": 2, "b": UNBROKEN}}))
+    page.wait_for("calc/add", ".answers")
+
+
+def attach_in_playground(page: Page) -> None:
+    names = ("a picture.png", UNBROKEN, LONG[:200], *"abcdefghij")
+    transfer(page, "paste", *((name, "text/plain", b"x") for name in names), ("b", "", b""))
+    page.wait(lambda: len(page.all(".chip")) == len(names))
+
+
+def settings_in_playground(page: Page) -> None:
+    open_settings(page)
+    page.click_text("Add a function")
+    page.fill(".function input", "get time")
+    for field in ("#tools", "#schema", ".function textarea.code"):
+        page.fill(field, f"{{{UNBROKEN}")
+
+
+def compare_in_playground(page: Page) -> None:
+    page.click("#second option[value='scripted-harmony']")
+    ask(page, script([{"think": LONG}, {"say": f"{LONG} {UNBROKEN}"}]))
+    page.wait(lambda: len(page.all(".figures:not(:empty)")) == 2)
+
+
+def save_in_playground(page: Page) -> None:
+    run_in_playground(page)
+    page.click_text("Save this turn as…")
+    page.wait_for("curl", "#copied")
 
 
 def copy_as(page: Page) -> None:
@@ -121,6 +155,10 @@ VIEWS: dict[str, tuple[str, str, Callable[[Page], None] | None]] = {
     "answered": ("playground", "#model option", run_in_playground),
     "refused": ("playground", "#model option", refuse_in_playground),
     "called": ("playground", "#model option", call_in_playground),
+    "attached": ("playground", "#model option", attach_in_playground),
+    "settings of the playground": ("playground", "#model option", settings_in_playground),
+    "two models": ("playground", "#model option", compare_in_playground),
+    "saved": ("playground", "#model option", save_in_playground),
     "compare": ("compare", "form", None),
     "compared": ("compare?left={first}&right={second}", "[aria-label=Output]", None),
     "state": ("state", "[aria-label=You]", None),
@@ -148,6 +186,13 @@ def test_no_element_overlaps_another_or_is_cut(page: Page, made: dict[str, str],
     if work is not None:
         work(page)
     check(page, view)
+
+
+def test_an_approval_in_a_thread_does_not_overlap(page: Page, tools: FakeMcpServer) -> None:
+    page.visit("playground")
+    page.wait(lambda: page.all("#model option"))
+    approve_in_playground(page, tools)
+    check(page, "approval in a thread")
 
 
 def test_the_form_for_the_key_does_not_overlap(visitor: Page) -> None:

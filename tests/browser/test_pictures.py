@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.browser.browser import PICTURES, Page
+from tests.browser.playground.forms import PNG, ask, made, transfer
 from tests.browser.test_activity import seed
 from tests.browser.test_markdown import RICH
 from tests.http.conftest import create, script, wait_until
@@ -31,7 +32,8 @@ VIEWS = {
     "thread": "threads/{turn}",
     "approvals": "approvals",
     "activity": "activity",
-    "playground": "playground?again={agent}",
+    "playground": "playground?previous={turn}",
+    "playground_two": "playground?previous={turn}",
     "compare": "compare?left={before}&right={agent}",
     "state": "state",
 }
@@ -41,11 +43,34 @@ READY = {
     "markdown": ".rich table",
     "approvals": ".card.approval",
     "activity": ".chart svg",
-    "playground": "#model option",
+    "playground": ".output a",
+    "playground_two": ".output a",
     "compare": "section[aria-label='Output']",
     "state": "[aria-label='You']",
 }
 """What shows that a view is drawn; the tabs of a response have a panel."""
+
+
+def write_in_playground(page: Page) -> None:
+    page.run("document.querySelector('.settings details:nth-of-type(2)').open = true")
+    page.click_text("Add a function")
+    page.fill(".function input", "get_weather")
+    ask(page, "And then?")
+    made(page)
+    transfer(page, "drop", ("lighthouse.png", "image/png", PNG), ("notes.md", "", b"# Notes"))
+    page.wait(lambda: len(page.all(".chip")) == 2)
+    page.fill("#input", "Where does she row to? The picture shows the coast.")
+    page.run("document.querySelector('.settings').scrollTop = 0")
+
+
+def compare_in_playground(page: Page) -> None:
+    page.click("#second option[value='scripted-harmony']")
+    ask(page, "And then?")
+    page.wait(lambda: len(page.all(".figures:not(:empty)")) == 2)
+
+
+WORK = {"playground": write_in_playground, "playground_two": compare_in_playground}
+"""What a reader does in a view before its picture is taken."""
 
 
 @pytest.fixture
@@ -133,6 +158,8 @@ def test_pictures_are_taken(visitor: Page, shown: Any, past: str) -> None:
             page.visit(fragment.format(**ids))
             ready = READY.get(name, "#panel > *")
             page.wait(lambda ready=ready: page.all(ready))
+            if name in WORK:
+                WORK[name](page)
             page.run("document.activeElement.blur(); document.fonts.ready")
             page.run("document.querySelector('.item.assistant .rich')?.scrollIntoView()")
             page.picture(f"{theme}/{name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -66,13 +66,18 @@ COUNTS = tuple(
 
 class ServerState(Struct, frozen=True, kw_only=True):
     """The sources of the endpoint. `started_at` is in seconds since the epoch; the events of a
-    finished response are kept for `keep_events_s`.
+    finished response are kept for `keep_events_s`. `tool_labels` are those of the MCP servers that
+    requests may name without a URL; a request may have `max_body_bytes` and so many images and
+    files as `max_media` says.
     """
 
     owner: str
     store_kind: str
     started_at: int
     keep_events_s: float
+    tool_labels: Sequence[str]
+    max_body_bytes: int
+    max_media: int
     quotas: Quotas
     limits: EnforceLimits
     store: Store
@@ -102,6 +107,11 @@ class ServerState(Struct, frozen=True, kw_only=True):
         )
         return {
             "server": self._server(readiness),
+            "requests": {
+                "max_body_bytes": self.max_body_bytes,
+                "max_media": self.max_media,
+                "tool_labels": self.tool_labels if caller.policy.allows_tool("mcp") else (),
+            },
             "models": [_model(model, readiness) for model in models],
             "runs": {**{name: getattr(load, name) for name in RUNS}, "queued": queued},
             "connections": {name: getattr(load, name) for name in CONNECTIONS},

@@ -89,3 +89,19 @@ def test_the_state_shows_the_use_of_limits_and_quotas(serve: Any, tmp_path: Path
     assert (state["tenant"]["responses"], state["tenant"]["max_responses"]) == (1, 50)
     assert state["tenant"]["max_bytes"] == 10**6
     assert state["server"]["keep_events_s"] == 30
+
+
+def test_the_state_says_what_a_request_may_have(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    keys = {
+        name: new_key(file, name, policy)
+        for name, policy in (("all", KeyPolicy()), ("none", KeyPolicy(tools=("web_search",))))
+    }
+    settings = {"tool": ["tests.http.odd_tools:OddTools"], "max_body_bytes": 5000}
+    with serve(auth="on", keys_file=file, max_media=7, **settings) as server:
+        wanted = {
+            name: httpx.get(f"{server.url}/console/state", headers=bearer(key)).json()["requests"]
+            for name, key in keys.items()
+        }
+    assert wanted["all"] == {"max_body_bytes": 5000, "max_media": 7, "tool_labels": ["odd"]}
+    assert wanted["none"]["tool_labels"] == []

@@ -53,6 +53,12 @@ export function count(value) {
   return value === null || value === undefined ? "–" : NUMBER.format(value);
 }
 
+/** Return a size, such as "1.2 MB": a thousand bytes are a kB. */
+export function bytes(size) {
+  if (size < 1000) return counted(size, "byte");
+  return size < 999_950 ? `${(size / 1000).toFixed(1)} kB` : `${(size / 1_000_000).toFixed(1)} MB`;
+}
+
 /** Return "1 token", "2 tokens". */
 export function counted(value, noun) {
   return `${NUMBER.format(value)} ${noun}${value === 1 ? "" : "s"}`;

@@ -2,6 +2,7 @@
 
 import { el, replace } from "./dom.js";
 import { get, post, remove } from "./api.js";
+import { forget } from "./playground/memory.js";
 import { link } from "./routes.js";
 
 const THEME = "antiphon-theme";
@@ -105,6 +106,7 @@ export function showSignIn(root, onDone) {
 
 async function signOut() {
   await remove("/console/session");
+  forget();
   location.reload();
 }
 

@@ -1,19 +1,15 @@
 /** What can be done with a response. */
 
-import { ApiError, blob, get, post, remove, url } from "../api.js";
-import { copyButton } from "../copy.js";
-import { append, el, replace, save } from "../dom.js";
+import { ApiError, blob, get, post, remove } from "../api.js";
+import { dialog } from "../dialog.js";
+import { el, save } from "../dom.js";
 import { isRunning } from "../format.js";
 import { go, link } from "../routes.js";
 import { answer, answersOf, calledName, requestsOf } from "./approvals.js";
-import { curl, python, requestOf, script } from "./snippets.js";
+import { showCopies } from "./copies.js";
+import { requestOf } from "./snippets.js";
 
 const MAX_INPUT = 2000;
-const COPIES = [
-  { label: "curl", make: curl },
-  { label: "Python", make: python },
-  { label: "Script for the scripted model", make: (request, base, response) => script(response) },
-];
 
 /** Return the buttons for a response. @param {Object} response @returns {Node[]} */
 export function buttons(response) {
@@ -30,7 +26,7 @@ export function buttons(response) {
     isDone && goOnAfter(response),
     el("a", { class: "button", href: link("playground", { again: response.id }) }, "Run again"),
     el("a", { class: "button", href: link("compare", { left: response.previous_response_id ?? "", right: response.id }) }, "Compare"),
-    act("Copy as…", () => showCopies(response)),
+    act("Copy as…", async () => showCopies(requestOf(response, await inputOf(response.id)), response)),
     act("Download bundle", async () => save(await blob(`${path}/explain`), `${response.id}.json`)),
     act("Delete", () => confirmDelete(path), { class: "danger" }),
     problem,
@@ -95,18 +91,6 @@ function goOnAfter(response) {
     items.map((item, index) => el("option", { value: index + 1 }, `${index + 1}. ${item.type}`)));
 }
 
-async function showCopies(response) {
-  const request = requestOf(response, await inputOf(response.id));
-  const base = url("/v1").href;
-  const text = el("pre", { tabindex: "0", id: "copied" });
-  const choose = (make) => { replace(text, make(request, base, response)); };
-  choose(COPIES[0].make);
-  dialog("Copy as", [
-    el("div", { class: "row" }, COPIES.map(({ label, make }) => el("button", { type: "button", onClick: () => choose(make) }, label))),
-    text,
-  ], [copyButton(() => text.textContent, "request")]);
-}
-
 function confirmDelete(path) {
   const really = async () => {
     await remove(path);
@@ -121,13 +105,4 @@ function confirmDelete(path) {
     },
   }, "Delete it");
   dialog("Delete this response?", [el("p", {}, "It cannot be brought back. Responses that follow it keep what they read."), problem], [button]);
-}
-
-/** Show a dialog; Escape and its last button close it. */
-function dialog(title, body, actions) {
-  const made = el("dialog", { "aria-label": title, onClose: () => made.remove() },
-    el("h2", {}, title), body,
-    el("div", { class: "row" }, actions, el("button", { type: "button", onClick: () => made.close() }, "Close")));
-  append(document.body, made);
-  made.showModal();
 }

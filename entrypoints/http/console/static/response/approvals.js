@@ -17,6 +17,11 @@ export function calledName(item) {
   return `${item.server_label}/${item.name}`;
 }
 
+/** Return the items that answer calls. @param {[string, boolean][]} answers */
+export function answerItems(answers) {
+  return answers.map(([id, isApproved]) => ({ type: "mcp_approval_response", approval_request_id: id, approve: isApproved }));
+}
+
 /**
  * Answer calls of a response, all of them at once: what follows is one response. It runs in the
  * background, as whoever answers may close the page.
@@ -25,7 +30,7 @@ export function calledName(item) {
  * @returns {Promise<string>} the id of the response that follows
  */
 export async function answer(response, answers) {
-  const input = answers.map(([id, isApproved]) => ({ type: "mcp_approval_response", approval_request_id: id, approve: isApproved }));
+  const input = answerItems(answers);
   const { tools, model, instructions, conversation } = response;
   const before = conversation ? { conversation: conversation.id } : { previous_response_id: response.id };
   const body = { model, tools, input, background: true, ...before, ...(instructions ? { instructions } : {}) };

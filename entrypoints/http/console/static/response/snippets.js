@@ -1,4 +1,4 @@
-/** Requests as text, to copy: curl, Python, and scripts for the scripted models. No key is in them. */
+/** Requests as text, to copy: curl, Python, JavaScript, and scripts for the scripted models. No key is in them. */
 
 const CALLS = new Set(["function_call", "custom_tool_call", "mcp_call", "code_interpreter_call", "program"]);
 const RUN_BY_SERVER = new Set(["mcp_call", "code_interpreter_call", "program"]);
@@ -7,6 +7,13 @@ const SETTINGS = {
   model: null, instructions: null, tools: [], tool_choice: "auto", parallel_tool_calls: true, temperature: 1, top_p: 1,
   max_output_tokens: null, max_tool_calls: null, truncation: "disabled", service_tier: "auto", metadata: {}, top_logprobs: 0,
 };
+
+/** What OpenAI's SDK for Python knows by name; it takes all else in `extra_body`. */
+const SDK_FIELDS = new Set(
+  ("background context_management conversation include input instructions max_output_tokens max_tool_calls metadata model " +
+    "parallel_tool_calls previous_response_id prompt prompt_cache_key reasoning safety_identifier service_tier store " +
+    "temperature text tool_choice tools top_logprobs top_p truncation user").split(" "),
+);
 
 /**
  * Return the request that makes such a response again.
@@ -33,18 +40,38 @@ export function withoutId(item) {
   return item.type === "message" || item.type === undefined ? others : { ...others, ...(id ? { id } : {}) };
 }
 
-/** @param {Object} request @param {string} base the URL of the API, with /v1 */
+/**
+ * @param {Object} request
+ * @param {string} base the URL of the API, with /v1
+ * @returns {string} a command. The body is its input: an argument could not be as long as a picture
+ */
 export function curl(request, base) {
-  const body = JSON.stringify(request, null, 2).replaceAll("'", "'\\''");
-  return `curl ${base}/responses \\\n  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n` +
-    `  -H "Content-Type: application/json" \\\n  -d '${body}'\n`;
+  return `curl ${quoted(`${base}/responses`)} \\\n  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n` +
+    `  -H "Content-Type: application/json" \\\n  -d @- <<'JSON'\n${JSON.stringify(request, null, 2)}\nJSON\n`;
 }
 
 export function python(request, base) {
-  const fields = Object.entries(request).map(([name, value]) => `    ${name}=${literal(value, 1)},`);
+  const own = Object.entries(request).filter(([name]) => !SDK_FIELDS.has(name));
+  const fields = Object.entries(request).filter(([name]) => SDK_FIELDS.has(name));
+  if (own.length) fields.push(["extra_body", Object.fromEntries(own)]);
   return "import os\n\nfrom openai import OpenAI\n\n" +
-    `client = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["ANTIPHON_API_KEY"])\n` +
-    `response = client.responses.create(\n${fields.join("\n")}\n)\nprint(response.output_text)\n`;
+    `client = OpenAI(\n    base_url=${JSON.stringify(base)},\n    api_key=os.environ.get("ANTIPHON_API_KEY", "none"),\n)\n` +
+    `response = client.responses.create(\n${fields.map(([name, value]) => `    ${name}=${literal(value, 1)},\n`).join("")})\n` +
+    `print(${request.background ? "response.id, response.status" : "response.output_text"})\n`;
+}
+
+export function javascript(request, base) {
+  // In an object literal, this name would set the prototype.
+  const body = JSON.stringify(request, null, 2).replaceAll('"__proto__":', '["__proto__"]:');
+  return 'import OpenAI from "openai";\n\n' +
+    `const client = new OpenAI({\n  baseURL: ${JSON.stringify(base)},\n  apiKey: process.env.ANTIPHON_API_KEY ?? "none",\n});\n` +
+    `const response = await client.responses.create(${body});\n` +
+    `console.log(${request.background ? "response.id, response.status" : "response.output_text"});\n`;
+}
+
+/** Return a word as a shell reads it. */
+function quoted(word) {
+  return `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 /** Return a message that makes a scripted model write the same items. */

@@ -1,12 +1,12 @@
 /** The inbox: the calls that wait for a yes or a no, of all responses. */
 
 import { ApiError, get } from "../api.js";
+import { Choices } from "../approvals/choices.js";
 import { waiting } from "../approvals/waiting.js";
 import { el, replace } from "../dom.js";
-import { count, counted, pretty, shortId, time } from "../format.js";
-import { code } from "../items/transcript.js";
+import { count, shortId, time } from "../format.js";
 import { poll } from "../poll.js";
-import { answer, answersOf, calledName, requestsOf } from "../response/approvals.js";
+import { answer, answersOf, requestsOf } from "../response/approvals.js";
 import { link } from "../routes.js";
 import { announce } from "../shell.js";
 
@@ -75,45 +75,17 @@ class Card {
     const answered = answersOf(response);
     this.response = response;
     this.since = response.completed_at ?? response.created_at;
-    this.calls = requestsOf(response).filter((item) => !answered.get(item.id));
-    this.chosen = new Map();
     this.isUsed = false;
-    this.outcome = el("div", { class: "outcome", role: "status" });
-    this.buttons = [];
-    this.node = el("article", { class: "card approval", "data-id": response.id },
-      this.calls.map((item) => this.call(item)),
-      this.calls.length > 1 && el("p", { class: "dim" }, `The answers to these ${this.calls.length} calls go to the model together.`),
-      this.outcome, facts(response, this.since));
+    this.choices = new Choices(requestsOf(response).filter((item) => !answered.get(item.id)), (answers) => this.send(answers));
+    this.node = el("article", { class: "card approval", "data-id": response.id }, this.choices.nodes, facts(response, this.since));
   }
 
-  call(item) {
-    const name = calledName(item);
-    const buttons = [[true, "Approve", "primary"], [false, "Deny", "danger"]].map(([isApproved, label, style]) => el("button", {
-      type: "button", class: style, "aria-label": `${label} ${name}`, "aria-pressed": this.calls.length > 1 ? "false" : null,
-      onClick: () => this.choose(item, isApproved),
-    }, label));
-    this.buttons.push({ item, buttons });
-    return el("section", { "aria-label": name }, el("h2", {}, name), code(pretty(item.arguments), "arguments", { dir: "auto" }),
-      el("div", { class: "row" }, buttons));
-  }
-
-  /** One call is answered at once; of several, the last choice sends them all. */
-  choose(item, isApproved) {
-    this.chosen.set(item.id, isApproved);
-    for (const each of this.buttons.filter(({ item: { id } }) => this.calls.length > 1 && id === item.id)) {
-      each.buttons.forEach((button, index) => button.setAttribute("aria-pressed", String((index === 0) === isApproved)));
-    }
-    const left = this.calls.length - this.chosen.size;
-    if (left > 0) replace(this.outcome, `${counted(left, "call")} of this response left to answer.`);
-    else this.send();
-  }
-
-  async send() {
-    this.disable(true);
-    replace(this.outcome, "Sending…");
+  async send(answers) {
+    this.choices.disable(true);
+    this.choices.say("Sending…");
     try {
-      const id = await answer(this.response, [...this.chosen]);
-      this.end(this.said(), id);
+      const id = await answer(this.response, answers);
+      this.end(this.choices.said(), id);
     } catch (problem) {
       if (!(problem instanceof ApiError)) throw problem;
       const first = problem.code === "already_answered" ? /'(resp_\w+)'/.exec(problem.message)?.[1] : undefined;
@@ -121,29 +93,19 @@ class Card {
         this.end("It was answered before, and each call is answered once.", first);
         return;
       }
-      this.disable(false);
-      replace(this.outcome, el("p", { class: "error" }, problem.message));
+      this.choices.disable(false);
+      this.choices.say(el("p", { class: "error" }, problem.message));
     }
-  }
-
-  said() {
-    const approved = [...this.chosen.values()].filter(Boolean).length;
-    if (this.chosen.size === 1) return approved ? "Approved." : "Denied.";
-    return `${approved} approved, ${this.chosen.size - approved} denied.`;
   }
 
   end(words, id) {
     const hadFocus = this.node.contains(document.activeElement) || document.activeElement === document.body;
     this.isUsed = true;
-    for (const { buttons } of this.buttons) buttons.forEach((each) => each.remove());
+    this.choices.close();
     const anchor = el("a", { href: link("responses", { id }) }, id);
-    replace(this.outcome, el("p", {}, words, " The answer is in ", anchor, "."));
+    this.choices.say(el("p", {}, words, " The answer is in ", anchor, "."));
     if (hadFocus) anchor.focus();
     waiting({}).catch(() => {}); // the number in the navigation
-  }
-
-  disable(isDisabled) {
-    for (const { buttons } of this.buttons) buttons.forEach((each) => { each.disabled = isDisabled; });
   }
 }
 

@@ -1,101 +1,135 @@
-/** Ask a model: with tools, a schema and settings; from a stored response, or anew. */
+/** Ask a model, or two: with files, tools, a schema and parameters; from a stored response, or anew. */
 
-import { ApiError, OUTPUTS as OUTPUTS_SHOWN, get, post, stream } from "../api.js";
+import { ApiError, get } from "../api.js";
+import { append, el, replace } from "../dom.js";
+import { bytes, pretty } from "../format.js";
+import { Attachments } from "../playground/attachments.js";
+import { Lane, wordsOf } from "../playground/lane.js";
+import { recall, remember } from "../playground/memory.js";
+import { Settings } from "../playground/settings.js";
+import { render } from "../items/transcript.js";
 import { inputOf } from "../response/actions.js";
-import { el, replace } from "../dom.js";
-import { TERMINAL, apply, start } from "../items/fold.js";
-import { isRunning, pretty, stateOf } from "../format.js";
-import { link } from "../routes.js";
-import { announce } from "../shell.js";
+import { showCopies } from "../response/copies.js";
 import { requestOf, withoutId } from "../response/snippets.js";
-import { live } from "../items/transcript.js";
+import { link, note } from "../routes.js";
 
 export const title = "Playground";
 
-const OBJECT = { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false };
-const EXAMPLES = {
-  function: { type: "function", name: "get_weather", description: "Get the weather of a city.", parameters: OBJECT, strict: true },
-  web_search: { type: "web_search" },
-  code_interpreter: { type: "code_interpreter", container: { type: "auto" } },
-  mcp: { type: "mcp", server_label: "docs", server_url: `${location.origin}/mcp`, require_approval: "always" },
-};
-const SCHEMA = { type: "json_schema", name: "place", strict: true, schema: OBJECT };
-const EFFORTS = ["", "none", "minimal", "low", "medium", "high", "xhigh"];
-/** The field that shows an error, by the beginning of the parameter that it names. */
-const FIELD_OF = {
-  input: "input", instructions: "instructions", tools: "tools", "text.format": "schema", text: "schema", model: "model",
-  reasoning: "effort", temperature: "temperature", max_output_tokens: "max-output", previous_response_id: "previous",
-};
-/** How long the page waits for the end of a response that was stopped. */
-const SETTLE_MS = 300;
-const SETTLE_ATTEMPTS = 30;
-const OUTPUTS = { function_call: "function_call_output", custom_tool_call: "custom_tool_call_output" };
+/** How far from its end a reader of the thread may be to see what comes. */
+const NEAR_PX = 80;
 
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
 export async function show(root, params, signal) {
-  const { data } = await get("/v1/models", null, signal);
-  const answering = data.filter((model) => model.type !== "embedding");
-  const play = new Playground(answering.map((model) => model.id), signal);
+  const [{ data }, state] = await Promise.all([get("/v1/models", null, signal), get("/console/state", null, signal)]);
+  const play = new Playground(data.filter((model) => model.type !== "embedding"), state, signal);
   play.draw(root);
   if (params.previous) await play.continueFrom(params.previous);
-  if (params.again) await play.takeOver(params.again, params.upto);
+  else if (params.again) await play.takeOver(params.again, params.upto);
+  else play.recall();
+  // From here on, a reload brings back what was changed, not the response.
+  if (!signal.aborted && (params.previous || params.again)) note("playground");
+  play.isFilled = true;
+  play.remember();
 }
 
 class Playground {
-  constructor(models, signal) {
+  constructor(models, { requests, tenant }, signal) {
+    this.models = models;
     this.signal = signal;
-    const area = (id, rows, more) => el("textarea", { id, rows, spellcheck: "false", ...more });
-    this.fields = {
-      model: el("select", { id: "model" }, models.map((name) => el("option", { value: name }, name))),
-      input: area("input", 5, { dir: "auto", placeholder: "A message, or a JSON array of items" }),
-      instructions: area("instructions", 2, { dir: "auto" }),
-      tools: area("tools", 5, { class: "code", placeholder: "[]", "aria-describedby": "tools-note" }),
-      schema: area("schema", 4, { class: "code", placeholder: "JSON of text.format, or nothing" }),
-      effort: el("select", { id: "effort" }, EFFORTS.map((name) => el("option", { value: name }, name || "the model's own"))),
-      temperature: el("input", { id: "temperature", type: "number", min: 0, max: 2, step: 0.1 }),
-      "max-output": el("input", { id: "max-output", type: "number", min: 1, step: 1 }),
-      background: el("input", { id: "background", type: "checkbox" }),
-      previous: el("input", { id: "previous", autocomplete: "off", spellcheck: "false" }),
-    };
-    this.extra = {};
+    this.tenant = tenant.name;
+    this.maxBytes = requests.max_body_bytes;
+    const options = models.map(({ id }) => el("option", { value: id }, id));
+    this.model = el("select", { id: "model" }, options);
+    this.second = el("select", { id: "second" }, el("option", { value: "" }, "no other"), models.map(({ id }) => el("option", { value: id }, id)));
+    this.input = el("textarea", { id: "input", rows: 3, dir: "auto", spellcheck: "false", placeholder: "A message, or a JSON list of items", "aria-describedby": "problem" });
+    this.attachments = new Attachments(requests, () => this.warn());
+    const hosted = [...new Set(models.flatMap((model) => model.hosted_tools))];
+    this.settings = new Settings(hosted, requests.tool_labels, () => this.remember());
     this.problem = el("p", { class: "error", role: "alert", id: "problem" });
+    this.warning = el("p", { class: "warning", role: "status" });
     this.run = el("button", { type: "submit", class: "primary", "aria-keyshortcuts": "Control+Enter" }, "Run");
-    this.stop = el("button", { type: "button", disabled: true, onClick: () => this.running?.abort() }, "Stop");
-    this.output = el("section", { class: "output", "aria-label": "Output" });
-    signal.addEventListener("abort", () => this.running?.abort());
+    this.stop = el("button", { type: "button", disabled: true, onClick: () => this.lanes.forEach((lane) => lane.stop()) }, "Stop");
+    this.lanes = [new Lane(signal, this.page()), new Lane(signal, this.page())];
+    this.output = el("section", { class: "output", "aria-label": "Thread", tabindex: "0", onScroll: () => this.notePlace() });
+    this.isAtEnd = true;
+    this.isFilled = false;
+    this.isComparing = false;
+  }
+
+  page() {
+    return { request: (lane) => this.request(lane), onChange: () => this.follow() };
   }
 
   draw(root) {
-    const { fields } = this;
-    const field = (id, label, ...more) => el("div", { class: "field" }, el("label", { for: id }, label), fields[id], more);
-    const examples = el("div", { class: "row", id: "tools-note" }, el("span", { class: "dim" }, "Add:"),
-      Object.entries(EXAMPLES).map(([name, tool]) => el("button", { type: "button", onClick: () => this.addTool(tool) }, name)));
-    const example = el("div", { class: "row" },
-      el("button", { type: "button", onClick: () => { fields.schema.value = pretty(SCHEMA); } }, "Add a schema"));
-    const form = el("form", {
-      class: "playground", onSubmit: (event) => { event.preventDefault(); this.send(); },
-      onKeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); },
-    },
-      field("model", "Model"), field("input", "Input"), this.problem,
-      el("div", { class: "row" }, this.run, this.stop, el("span", { class: "dim" }, "or ", el("kbd", {}, "Ctrl"), " + ", el("kbd", {}, "Enter"))),
-      field("instructions", "Instructions"),
-      field("tools", "Tools (JSON)", examples), field("schema", "Answer's format (JSON)", example),
-      el("div", { class: "row" }, field("effort", "Reasoning effort"), field("temperature", "Temperature"), field("max-output", "Max output tokens"), field("previous", "Previous response")),
-      el("label", { class: "check", for: "background" }, fields.background, " in the background"));
-    replace(root, el("h1", {}, title), el("div", { class: "beside" }, form, this.output));
+    const field = (input, label) => el("div", { class: "field" }, el("label", { for: input.id }, label), input);
+    const head = el("div", { class: "row chat-head" }, el("h1", { class: "visually-hidden" }, title), field(this.model, "Model"), field(this.second, "Compare with"),
+      el("button", { type: "button", onClick: () => { this.begin(); this.input.focus(); } }, "New thread"));
+    const form = el("form", { class: "composer playground", onSubmit: (event) => { event.preventDefault(); this.send(); } },
+      el("label", { for: "input", class: "visually-hidden" }, "Input"), this.input, this.attachments.node, this.warning, this.problem,
+      el("div", { class: "row" }, this.run, this.stop, this.attachments.button,
+        el("button", { type: "button", onClick: () => this.copy() }, "Save as…"),
+        el("span", { class: "dim keys" }, el("kbd", {}, "Ctrl"), " + ", el("kbd", {}, "Enter"), " runs")));
+    form.noValidate = true; // every fault is said in words, at its field
+    replace(root, el("div", { class: "chat", onKeydown: (event) => this.press(event), onInput: () => this.remember(), onChange: () => this.choose() },
+      head, this.settings.node, this.output, form));
+    this.attachments.listen(root.firstChild);
+    this.begin();
   }
 
-  addTool(tool) {
-    const tools = this.json("tools") ?? [];
-    this.fields.tools.value = pretty([...tools, tool]);
+  press(event) {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    const form = event.target.closest(".answers");
+    if (form instanceof HTMLFormElement) form.requestSubmit();
+    else this.send();
+  }
+
+  /** The threads that are asked: that of the model, and of the one beside it. */
+  get asked() {
+    return this.second.value ? this.lanes : this.lanes.slice(0, 1);
+  }
+
+  /** Something else was chosen: a model, a file, the value of a field. */
+  choose() {
+    const isComparing = this.second.value !== "";
+    // From here on, there are two threads.
+    if (isComparing !== this.isComparing) this.lanes[1].clear(isComparing ? this.lanes[0].previous : null);
+    this.isComparing = isComparing;
+    this.hint();
+    this.warn();
+    this.remember();
+  }
+
+  /** Begin a thread, after a response or nothing. */
+  begin(previous = "") {
+    this.settings.previous = previous;
+    this.lanes.forEach((lane) => lane.clear());
+    this.showProblem(null);
+    replace(this.output);
+    this.choose();
+  }
+
+  /** Say after what a thread begins that has no turn yet. */
+  hint() {
+    const { previous } = this.settings;
+    const words = previous ? ["Continues ", el("a", { href: link("responses", { id: previous }) }, previous), "."] : "Nothing was asked yet.";
+    if (!this.output.querySelector(".round")) replace(this.output, el("p", { class: "dim" }, words));
+  }
+
+  /** Say before a request is sent that a model will not read it. */
+  warn() {
+    const names = [this.model.value, this.second.value].filter(Boolean);
+    const blind = this.models.filter(({ id, input_modalities: read }) => names.includes(id) && read && !read.includes("image"));
+    const said = this.attachments.hasImages && blind.length ? `${blind.map(({ id }) => id).join(" and ")} cannot read images.` : "";
+    if (this.warning.textContent !== said) this.warning.textContent = said;
   }
 
   async continueFrom(id) {
     const response = await get(`/v1/responses/${encodeURIComponent(id)}`, null, this.signal);
     this.fill(requestOf(response, []));
-    this.fields.input.value = "";
-    this.fields.previous.value = id;
-    this.fields.input.focus();
+    this.input.value = "";
+    this.begin(id);
+    this.input.focus();
   }
 
   /** Fill the form with the request of a stored response; with `upto`, go on after that many items. */
@@ -106,161 +140,141 @@ class Playground {
     this.fill(request);
   }
 
-  fill({ model, input, instructions, tools, text, reasoning, temperature, max_output_tokens: most, background, ...others }) {
-    const { fields } = this;
+  fill(request) {
+    const { model, input } = request;
     const only = input.length === 1 && input[0].role === "user" ? input[0].content : null;
     const words = Array.isArray(only) && only.length === 1 && only[0].type === "input_text" ? only[0].text : only;
-    fields.model.value = model;
-    fields.input.value = typeof words === "string" ? words : input.length ? pretty(input) : "";
-    fields.instructions.value = typeof instructions === "string" ? instructions : "";
-    fields.tools.value = tools?.length ? pretty(tools) : "";
-    fields.schema.value = text?.format ? pretty(text.format) : "";
-    fields.effort.value = reasoning?.effort ?? "";
-    fields.temperature.value = temperature ?? "";
-    fields["max-output"].value = most ?? "";
-    fields.background.checked = background === true;
-    this.extra = others;
+    this.model.value = model;
+    this.input.value = typeof words === "string" ? words : input.length ? pretty(input) : "";
+    this.settings.write(request);
+    this.choose();
   }
 
-  /** Return the JSON of a field, null if it is empty. Throws: an ApiError that names the field. */
-  json(name) {
-    const text = this.fields[name].value.trim();
-    if (text === "") return null;
-    try {
-      return JSON.parse(text);
-    } catch (error) {
-      throw new ApiError(400, `This is no JSON: ${error.message}`, "invalid_json", name === "schema" ? "text.format" : name);
-    }
+  /** Return the fields of the next request of a thread but its input. Throws: an ApiError that names a field. */
+  request(lane) {
+    const { previous_response_id: begin, ...set } = this.settings.read();
+    const previous = lane.previous ?? begin;
+    const model = lane === this.lanes[0] ? this.model.value : this.second.value;
+    return { ...set, ...(previous ? { previous_response_id: previous } : {}), model };
   }
 
-  request() {
-    const { fields } = this;
-    const number = (name) => (fields[name].value === "" ? null : Number(fields[name].value));
-    const text = fields.input.value;
-    const optional = {
-      instructions: fields.instructions.value || null, tools: this.json("tools"), temperature: number("temperature"),
-      max_output_tokens: number("max-output"), previous_response_id: fields.previous.value.trim() || null,
-      text: fields.schema.value.trim() ? { format: this.json("schema") } : null,
-      reasoning: fields.effort.value ? { effort: fields.effort.value } : null, background: fields.background.checked || null,
-    };
-    const given = Object.fromEntries(Object.entries(optional).filter(([, value]) => value !== null));
-    return { ...this.extra, ...given, model: fields.model.value, input: text.trimStart().startsWith("[") ? this.json("input") : text };
+  /** Return the input: a text, or items if it is a list of them or has files. Throws: an ApiError. */
+  content() {
+    const text = this.input.value;
+    const parts = this.attachments.parts();
+    const isList = /^\s*\[\s*(\{|\])/.test(text);
+    if (text.trim() === "" && parts.length === 0) throw new ApiError(400, "Write a message, or attach a file.", "missing", "input");
+    if (isList) return [...items(text), ...(parts.length ? [{ role: "user", content: parts }] : [])];
+    if (parts.length === 0) return text;
+    return [{ role: "user", content: [...(text.trim() ? [{ type: "input_text", text }] : []), ...parts] }];
   }
 
-  async send(input) {
+  async send() {
+    await this.attachments.reading;
     if (this.run.disabled) return;
-    this.problem.textContent = "";
-    for (const each of Object.values(this.fields)) each.removeAttribute("aria-invalid");
+    this.showProblem(null);
+    const sent = { text: this.input.value, files: [...this.attachments.entries] };
+    let requests;
     try {
-      const request = this.request();
-      await this.stream(input === undefined ? request : { ...request, ...input });
+      requests = this.asked.map((lane) => this.checked(lane));
     } catch (error) {
-      if (error.name !== "AbortError") this.showProblem(error);
-    }
-  }
-
-  showProblem(error) {
-    if (!(error instanceof ApiError)) throw error;
-    this.problem.textContent = error.param ? `${error.param}: ${error.message}` : error.message;
-    const known = Object.keys(FIELD_OF).filter((name) => error.param?.startsWith(name));
-    const id = known.length ? FIELD_OF[known.sort((a, b) => b.length - a.length)[0]] : null;
-    if (id === null) return;
-    this.fields[id].setAttribute("aria-invalid", "true");
-    this.fields[id].setAttribute("aria-describedby", "problem");
-    this.fields[id].focus();
-  }
-
-  async stream(request) {
-    this.running = new AbortController();
-    this.run.disabled = true;
-    this.stop.disabled = false;
-    const folded = start();
-    const head = el("p", { class: "summary" }, "Waiting for the server …");
-    const items = el("div", {});
-    const more = el("div", {});
-    replace(this.output, el("h2", {}, "Output"), head, items, more);
-    this.output.scrollIntoView({ block: "nearest" });
-    const shown = live(items);
-    const take = (event) => {
-      apply(folded, event);
-      shown.draw(folded.items, [...folded.changed]);
-      folded.changed.clear();
-      if (folded.response) replace(head, this.summary(folded.response));
-      if (event.type === "error") throw new ApiError(500, event.message, event.code);
-    };
-    try {
-      const body = { ...request, include: OUTPUTS_SHOWN, stream: true };
-      await stream("/v1/responses", { body }, take, this.running.signal);
-    } catch (error) {
-      if (error.name === "AbortError") this.abandon(folded.response, head);
-      else this.explain(error, folded.response, head);
-      throw error;
-    } finally {
-      this.run.disabled = false;
-      this.stop.disabled = true;
-    }
-    this.end(folded, more);
-  }
-
-  /** Say what became of a request that did not end well: refused, or broken off in the middle. */
-  explain(error, response, head) {
-    if (response === null) replace(head, error.status >= 400 && error.status < 500 ? "The server refused the request." : "There is no answer.");
-    else this.settle(response, head);
-  }
-
-  /** A background response runs on when nobody reads it, so it is cancelled. */
-  async abandon(response, head) {
-    if (response === null) {
-      replace(head, "Stopped before the server answered.");
+      this.showProblem(error);
       return;
     }
-    replace(head, this.summary(response), ", stopping …");
-    if (response.background) await post(`/v1/responses/${encodeURIComponent(response.id)}/cancel`, {}).catch(() => {});
-    await this.settle(response, head);
-  }
-
-  /** Show the state that the server gives to a response that is no longer read. */
-  async settle(response, head) {
-    for (let attempt = 0; attempt < SETTLE_ATTEMPTS && !this.signal.aborted; attempt += 1) {
-      const known = await get(`/v1/responses/${encodeURIComponent(response.id)}`, { "include[]": "metrics" }, this.signal).catch(() => null);
-      if (known === null) break;
-      replace(head, this.summary(known), isRunning(known) ? ", stopping …" : "");
-      if (!isRunning(known)) return;
-      await new Promise((resolve) => { setTimeout(resolve, SETTLE_MS); });
-    }
-    if (!this.signal.aborted) replace(head, "Stopped here. The server keeps nothing of it, or has not ended it yet.");
-  }
-
-  summary(response) {
-    return [el("a", { href: link("responses", { id: response.id }) }, response.id), ` ${stateOf(response)}`];
-  }
-
-  end({ response, items }, more) {
-    if (response === null) return;
-    announce(`The response is ${stateOf(response)}.`);
-    if (response.error) this.problem.textContent = response.error.message;
-    if (items.some((item) => item.type === "mcp_approval_request")) {
-      replace(more, el("p", { class: "warning" }, "A call waits for your approval: ",
-        el("a", { href: link("responses", { id: response.id }) }, "approve or deny it"), "."));
-    }
-    const waiting = items.filter((item) => item.type in OUTPUTS);
-    if (waiting.length && TERMINAL.includes(`response.${response.status}`)) replace(more, this.answers(response, waiting));
-    else if (response.status === "completed") this.fields.previous.value = response.id;
-  }
-
-  /** A form for the outputs of calls that the client runs. */
-  answers(response, calls) {
-    const rows = calls.map((call, index) => {
-      const area = el("textarea", { id: `output-${index}`, rows: 2, required: true, spellcheck: "false" });
-      const label = el("label", { for: `output-${index}` }, `Output of ${call.name}`);
-      return { call, area, node: el("div", { class: "field" }, label, area) };
-    });
-    const send = (event) => {
-      event.preventDefault();
-      const input = rows.map(({ call, area }) => ({ type: OUTPUTS[call.type], call_id: call.call_id, output: area.value }));
-      this.send({ input, previous_response_id: response.id });
+    const accepted = () => {
+      if (this.input.value === sent.text) this.input.value = "";
+      this.attachments.forget(sent.files);
+      this.remember();
     };
-    return el("form", { class: "card answers", onSubmit: send }, el("h3", {}, "The model waits for these outputs"), rows.map(({ node }) => node),
-      el("button", { type: "submit", class: "primary" }, "Send outputs"));
+    this.isAtEnd = true;
+    this.show(requests);
+    const endings = await Promise.allSettled(requests.map(([lane, request]) => lane.ask(request, accepted)));
+    const failed = endings.findIndex(({ status }) => status === "rejected");
+    if (failed >= 0) this.showProblem(endings[failed].reason, requests.length > 1 ? requests[failed][1].model : "");
+    this.remember();
+  }
+
+  /** Show what is asked, and a place for each answer below it. */
+  show(requests) {
+    const { input } = requests[0][1];
+    const asked = typeof input === "string" ? [{ role: "user", content: input }] : input;
+    if (!this.output.querySelector(".round")) replace(this.output, this.settings.previous ? [...this.output.childNodes] : []);
+    append(this.output, el("div", { class: "round" }, render(asked),
+      el("div", { class: "lanes" }, requests.map(([lane, { model }]) => lane.place(model, requests.length > 1)))));
+  }
+
+  /** Return a thread with its next request. Throws: an ApiError for what need not be sent to be refused. */
+  checked(lane) {
+    if (lane.isWaiting) throw new ApiError(400, "The model waits: answer its calls above, or begin a new thread.");
+    const request = { ...this.request(lane), input: this.content() };
+    const size = new Blob([JSON.stringify(request)]).size;
+    if (size > this.maxBytes) throw new ApiError(413, `The request has ${bytes(size)}; this server takes ${bytes(this.maxBytes)}.`, "too_large", "input");
+    return [lane, request];
+  }
+
+  copy() {
+    this.showProblem(null);
+    try {
+      showCopies({ ...this.request(this.lanes[0]), input: this.content() });
+    } catch (error) {
+      this.showProblem(error);
+    }
+  }
+
+  /** Show an error at the field that it names, or none. */
+  showProblem(error, of = "") {
+    this.marked?.removeAttribute("aria-invalid");
+    this.marked = null;
+    if (error !== null && !(error instanceof ApiError)) throw error;
+    this.problem.textContent = error === null ? "" : `${of ? `${of}: ` : ""}${wordsOf(error)}`;
+    const field = error?.param ? this.fieldOf(error.param) : null;
+    if (field === null) return;
+    field.setAttribute("aria-invalid", "true");
+    field.focus();
+    this.marked = field;
+  }
+
+  fieldOf(param) {
+    if (param.startsWith("input")) return this.input;
+    return param === "model" ? this.model : this.settings.fieldOf(param);
+  }
+
+  /** A thread has begun, grown or ended. */
+  follow() {
+    const isRunning = this.lanes.some(({ running }) => running !== null);
+    this.run.disabled = isRunning;
+    this.stop.disabled = !isRunning;
+    if (this.isAtEnd) this.output.scrollTop = this.output.scrollHeight;
+  }
+
+  notePlace() {
+    const { scrollTop, scrollHeight, clientHeight } = this.output;
+    this.isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR_PX;
+  }
+
+  remember() {
+    if (this.signal.aborted || !this.isFilled) return;
+    const settings = this.settings.values;
+    if (this.lanes[0].previous) settings.parameters.previous = this.lanes[0].previous;
+    remember(this.tenant, { model: this.model.value, second: this.second.value, input: this.input.value, settings });
+  }
+
+  recall() {
+    const kept = recall(this.tenant);
+    if (kept === null) return;
+    const has = (name) => this.models.some(({ id }) => id === name);
+    if (has(kept.model)) this.model.value = kept.model;
+    if (has(kept.second)) this.second.value = kept.second;
+    this.input.value = kept.input;
+    this.settings.values = kept.settings;
+    this.choose();
+  }
+}
+
+function items(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new ApiError(400, `This is no JSON: ${error.message}`, "invalid_json", "input");
   }
 }
