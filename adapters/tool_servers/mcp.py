@@ -170,6 +170,16 @@ class UrlServer(ToolServer):
             tokens=self._tokens,
         )
 
+    def session_with(self, token: str) -> ToolSession:
+        """Return a session with a token that is nobody else's."""
+        return McpSession(
+            replace(self._server, authorization=token),
+            self._pools,
+            timeout_s=self._timeout_s,
+            max_bytes=self._max_bytes,
+            tells_cause=True,
+        )
+
     def watch(self, changed: Callable[[], None]) -> None:
         self._changed = changed
 
