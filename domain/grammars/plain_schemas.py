@@ -47,7 +47,7 @@ def plain_schema(root: Any, *, is_strict: bool = True) -> Any:
     Of one that is not strict, what cannot be joined is left out instead. Raises: CannotEnforce.
 
     >>> plain_schema({"allOf": [{"type": "integer", "minimum": 1}, {"minimum": 3}]})
-    {'type': ['integer'], 'minimum': 3}
+    {'minimum': 3, 'type': 'integer'}
     """
     if not _needs_joining(root):
         return root
