@@ -19,8 +19,11 @@ from antiphon.adapters.engines.llama.grammar.remaining import Reader
 from antiphon.adapters.engines.llama.grammar.schemas import CannotExpress
 from antiphon.adapters.engines.scripted.schema_instances import smallest_instance
 from antiphon.adapters.engines.vllm_names import structured_outputs
+from antiphon.adapters.formats.chat_template.argument_styles import STYLES
+from antiphon.adapters.formats.structural_tag import structural_tag_constraint
 from antiphon.application.ports import Constraint
 from antiphon.domain.json_schema import find_schema_problem, loosen
+from antiphon.domain.tools import ToolSpec
 
 Json = dict[str, Any]
 
@@ -120,6 +123,12 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "combines more than",
     ),
     "a bound of the wrong type": ({"allOf": [{"minimum": "x"}, {"minimum": 3}]}, "valid value"),
+}
+
+TAGS = {
+    "qwen_xml": "<parameter=key>\n{}\n</parameter>",
+    "glm_xml": "<arg_key>key</arg_key><arg_value>{}</arg_value>",
+    "minimax_xml": '<parameter name="key">{}</parameter>',
 }
 
 LEAVES = [
@@ -224,6 +233,35 @@ def test_what_cannot_be_enforced_is_refused_with_its_keyword(name: str) -> None:
     # Where it is not strict, the rest is enforced.
     assert find_schema_problem(schema, is_strict=False) is None
     assert find_schema_problem(loosen(schema)) is None
+
+
+@pytest.mark.parametrize("style", ["qwen_xml", "glm_xml", "minimax_xml"])
+@pytest.mark.parametrize(
+    ("schema", "allowed"),
+    [
+        ({"minLength": 2, "maxLength": 3}, {"ab", "abc"}),
+        ({"maxLength": 2}, {"", "a", "ab"}),
+        ({"pattern": "^[a-c]+$", "minLength": 3}, {"abc", "abab"}),
+        ({"allOf": [{"minLength": 2}, {"maxLength": 2}]}, {"ab"}),
+    ],
+)
+def test_texts_between_tags_are_enforced_as_well(
+    style: str, schema: Json, allowed: set[str]
+) -> None:
+    value = {"type": "string", **schema}
+    tool = ToolSpec(name="tool", strict=True, parameters=closed(key=value))
+    constraint = structural_tag_constraint(STYLES[style].tag(tool))
+    begin, end = TAGS[style].split("{}")
+    grammar = gbnf_of(constraint, lambda _: None)
+    found = set()
+    for text in ("", "a", "ab", "abc", "abab"):
+        reader = Reader(grammar)
+        try:
+            reader.read([(1, f"{begin}{text}{end}")])
+        except DoesNotMatch:
+            continue
+        found |= {text} if reader.may_end else set()
+    assert found == allowed
 
 
 PARTS = st.fixed_dictionaries(
