@@ -22,7 +22,7 @@ from msgspec import inspect as mi
 from antiphon.domain import content, items, tools
 from antiphon.domain.batches import batch
 from antiphon.domain.bounds import MAX_MEMBERS
-from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
+from antiphon.domain.events import EVENT_TYPES, Event, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS
 from antiphon.domain.requests import decisions, moderations, skills
 from antiphon.domain.requests import request as requests
@@ -204,7 +204,7 @@ def draw_events(group: str) -> Iterator[Row]:
     _check_notes(NOTES["events"], set(EVENT_TYPES))
     yield "Event", "Fields", "When"
     for name, note in NOTES["events"][group].items():
-        fields = _list_fields(EVENT_TYPES[name], but=("sequence_number", "agent"), optional="?")
+        fields = _list_fields(EVENT_TYPES[name], but=Event.__struct_fields__, optional="?")
         yield f"`{name}`", fields or "none", note
 
 

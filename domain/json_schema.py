@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from antiphon.domain.errors import InvalidGrammar
 from antiphon.domain.grammars import check_pattern
+from antiphon.domain.grammars.plain_schemas import CannotEnforce, plain_schema
 
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
@@ -77,6 +78,12 @@ def find_schema_problem(root: Any, *, is_strict: bool = True) -> str | None:
             if problem is not None:
                 return f"{where} {problem}"
             waiting += [(f"{where}{name}", inner) for name, inner in _inner(keyword, value)]
+    if not is_strict:
+        return None
+    try:
+        plain_schema(root)
+    except CannotEnforce as error:
+        return f"{error} cannot be enforced"
     return None
 
 
@@ -88,7 +95,11 @@ def loosen(root: Any) -> Any:
     """
     if find_schema_problem(root) is None:
         return root
-    return _loosened(root, root, _Patterns(is_strict=True))
+    loose = _loosened(root, root, _Patterns(is_strict=True))
+    try:
+        return plain_schema(loose, is_strict=False)
+    except CannotEnforce:
+        return {"type": "object"}
 
 
 def _loosened(root: Any, schema: Any, patterns: _Patterns) -> Any:

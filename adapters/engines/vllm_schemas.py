@@ -12,6 +12,7 @@ from typing import Any
 from antiphon.domain.errors import InvalidGrammar, RequestError, UnsupportedGrammar
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import IN_TAGS, JSON_ESCAPES, InputStyle, write_expression
+from antiphon.domain.grammars.plain_schemas import CannotEnforce, plain_schema
 from antiphon.domain.json_schema import LISTS, MAPS, ONE
 
 _IN_JSON = InputStyle(prefix="", suffix="", escapes=JSON_ESCAPES, hex_prefix="u00")
@@ -23,8 +24,8 @@ def rewrite_schemas(kind: str, value: Any, *, field: str) -> Any:
     Raises: RequestError for a pattern that cannot be enforced.
     """
     try:
-        return _schema(value, _IN_JSON) if kind == "json_schema" else _tags(value)
-    except (InvalidGrammar, UnsupportedGrammar) as error:
+        return _schema(plain_schema(value), _IN_JSON) if kind == "json_schema" else _tags(value)
+    except (CannotEnforce, InvalidGrammar, UnsupportedGrammar) as error:
         raise RequestError(
             f"This model's engine cannot enforce what was asked for: {error}.",
             param=field,
@@ -40,7 +41,7 @@ def _tags(tag: Any) -> Any:
         return tag
     if tag.get("type") != "json_schema":
         return {key: _tags(each) for key, each in tag.items()}
-    schema = tag["json_schema"]
+    schema = plain_schema(tag["json_schema"])
     if tag.get("style", "json") == "json":
         return {**tag, "json_schema": _schema(schema, _IN_JSON)}
     # Only the values of the arguments themselves are written without quotes.

@@ -8,6 +8,7 @@ from antiphon.adapters.formats.transcript import parameters_of
 from antiphon.application.support.lru_cache import LruCache, digest_of
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import JSON_ESCAPES, InputStyle, write_ebnf
+from antiphon.domain.grammars.plain_schemas import plain_schema
 from antiphon.domain.json import Json
 from antiphon.domain.json_schema import loosen
 from antiphon.domain.kinds.custom import INPUT
@@ -39,13 +40,19 @@ def constrains_arguments(tool: ToolSpec) -> bool:
 def enforced_parameters(tool: ToolSpec) -> Json:
     """Return the schema that binds calls: of a tool that is not strict, what can be enforced."""
     schema = parameters_of(tool)
-    return schema if tool.strict else loosen(schema)
+    return enforced_schema(schema, is_strict=tool.strict)
 
 
 def enforced_format(text_format: Json) -> Json:
     """Return the schema that binds an answer: where it is not strict, what can be enforced."""
     schema: Json = text_format.get("schema") or {"type": "object"}
-    return schema if text_format.get("strict") else loosen(schema)
+    return enforced_schema(schema, is_strict=text_format.get("strict") is True)
+
+
+def enforced_schema(schema: Json, *, is_strict: bool) -> Json:
+    """Return the schema in the form that engines enforce (`domain/grammars/plain_schemas.py`)."""
+    plain: Json = plain_schema(schema if is_strict else loosen(schema))
+    return plain
 
 
 def input_grammar(tool: ToolSpec, style: InputStyle = JSON_INPUT) -> str | None:

@@ -2,8 +2,8 @@
 
 Only tools that the operator allows are listed and called, tool lists are cached, and secrets are
 redacted from errors. All requests share one cached list, because they all reach the server with the
-same credentials. The lists of servers that requests name are not cached: their credentials differ,
-and a conversation keeps its own list (docs/decisions/0040).
+same credentials. Lists are not cached where requests bring the credentials, as they do for servers
+that they name: a conversation keeps its own list (docs/decisions/0040).
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MIN_SECRET_LENGTH = 4
 
 class ConfiguredServer(Struct, frozen=True, kw_only=True):
     """A server with its policy in `terms`; errors must not contain any of `secrets`, nor of those
-    that `current_secrets` returns."""
+    that `current_secrets` returns. `open_with` opens a session with a token of the request's; it is
+    None if the token is the operator's."""
 
     terms: mcp.McpServerPolicy
     server: ToolServer
+    open_with: Callable[[str], ToolSession] | None = None
     secrets: tuple[str, ...] = ()
     current_secrets: Callable[[], Sequence[str]] = tuple
 
@@ -60,6 +62,10 @@ class ConfiguredServers(ToolServers):
     def labels(self) -> Sequence[str]:
         return list(self._servers)
 
+    def wants_token(self, label: str) -> bool:
+        """Whether requests bring the token for this server."""
+        return self._servers[label].open_with is not None
+
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
         configured = self._servers.get(server.server_label)
         if configured is not None:
@@ -69,7 +75,8 @@ class ConfiguredServers(ToolServers):
     def session(self, server: McpTool) -> ToolSession:
         configured = self._servers.get(server.server_label)
         if configured is not None:
-            return _ConfiguredSession(configured, self._listings)
+            token = server.authorization if configured.open_with is not None else None
+            return _ConfiguredSession(configured, self._listings, token or None)
         assert self._others is not None, "such a server does not resolve"
         return self._others.session(server)
 
@@ -109,15 +116,22 @@ class _ListingCache:
 
 
 class _ConfiguredSession(ToolSession):
-    def __init__(self, configured: ConfiguredServer, listings: _ListingCache) -> None:
+    def __init__(
+        self, configured: ConfiguredServer, listings: _ListingCache, token: str | None
+    ) -> None:
         self._configured = configured
+        self._token = token
         self._policy = configured.terms
         self._listings = listings
         self._session: ToolSession | None = None
         self._instructions = ""
 
     async def tools(self) -> tuple[Json, ...]:
-        listing = await self._listings.read(self._policy.label, self._ask)
+        listing = (
+            await self._listings.read(self._policy.label, self._ask)
+            if self._token is None
+            else await self._ask()
+        )
         self._instructions = listing.instructions
         return listing.tools
 
@@ -151,12 +165,18 @@ class _ConfiguredSession(ToolSession):
 
     def _open_session(self) -> ToolSession:
         if self._session is None:
-            self._session = self._configured.server.session()
+            open_with = self._configured.open_with
+            self._session = (
+                self._configured.server.session()
+                if open_with is None or self._token is None
+                else open_with(self._token)
+            )
         return self._session
 
     def _redact(self, value: Any) -> Any:
         configured = self._configured
-        return redact([*configured.secrets, *configured.current_secrets()], value)
+        tokens = () if self._token is None else (self._token,)
+        return redact([*configured.secrets, *configured.current_secrets(), *tokens], value)
 
 
 def redact(secrets: Sequence[str], value: Any) -> Any:

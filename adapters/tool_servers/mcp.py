@@ -133,7 +133,10 @@ class McpServers(ToolServers):
 
 
 class UrlServer(ToolServer):
-    """A remote MCP server that the operator configured; `headers` are sent only to it."""
+    """A remote MCP server that the operator configured; `headers` are sent only to it.
+
+    If it says when its tools change, one connection stays open after its response, to hear it.
+    """
 
     def __init__(
         self,
@@ -149,6 +152,7 @@ class UrlServer(ToolServer):
         self.label = label
         self._tokens = tokens
         self._changed: Callable[[], None] | None = None
+        self._listener: Connection | None = None
         self._server = McpTool(server_label=label, server_url=url, headers=dict(headers))
         self._pools = pools
         self._timeout_s = timeout_s
@@ -162,14 +166,34 @@ class UrlServer(ToolServer):
             max_bytes=self._max_bytes,
             tells_cause=True,
             changed=self._changed,
+            keep=self._keep,
             tokens=self._tokens,
+        )
+
+    def session_with(self, token: str) -> ToolSession:
+        """Return a session with a token that is nobody else's."""
+        return McpSession(
+            replace(self._server, authorization=token),
+            self._pools,
+            timeout_s=self._timeout_s,
+            max_bytes=self._max_bytes,
+            tells_cause=True,
         )
 
     def watch(self, changed: Callable[[], None]) -> None:
         self._changed = changed
 
     async def aclose(self) -> None:
-        pass  # the connections belong to the sessions
+        if self._listener is not None:  # the other connections belong to the sessions
+            await self._listener.aclose()
+
+    def _keep(self, connection: Connection) -> bool:
+        """Take over a connection of a session that ends, unless another one is there."""
+        if self._listener is not None and self._listener.hears_changes:
+            return False
+        connection.stop_drawing()
+        self._listener = connection
+        return True
 
 
 class McpSession(ToolSession):
@@ -184,9 +208,11 @@ class McpSession(ToolSession):
         max_bytes: int,
         tells_cause: bool = False,
         changed: Callable[[], None] | None = None,
+        keep: Callable[[Connection], bool] | None = None,
         tokens: AccessTokens | None = None,
     ) -> None:
         self._changed = changed
+        self._keep = keep
         self._tokens = tokens
         self._token_of: dict[Connection, str] = {}
         self._expired: list[Connection] = []
@@ -227,6 +253,9 @@ class McpSession(ToolSession):
 
     async def aclose(self) -> None:
         connections = [*self._connections, *self._expired]
+        for connection in self._connections:
+            if self._keep is not None and connection.hears_changes and self._keep(connection):
+                connections.remove(connection)
         await asyncio.gather(*(connection.aclose() for connection in connections))
 
     async def _request(self, send: Send) -> Any:
@@ -335,6 +364,15 @@ class Connection:
         # The task may still be cleaning up after the connection was lost or closed.
         is_lost = self._client is not None and self._client.is_lost()
         return not (self._task.done() or self._closed.is_set() or is_lost)
+
+    @property
+    def hears_changes(self) -> bool:
+        """Whether the server says on this connection when its tools change."""
+        return self.is_open and self._client is not None and self._client.hears_changes
+
+    def stop_drawing(self) -> None:
+        """Let it go on without the room for answers that its response has."""
+        self._client.stop_drawing()
 
     @property
     def has_ended(self) -> bool:

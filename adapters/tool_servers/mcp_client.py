@@ -16,7 +16,9 @@ import msgspec
 from mcp.client.client import Client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antiphon.adapters.fetching import GuardedPools
 from antiphon.adapters.outgoing.connections import cause_of
@@ -47,6 +49,8 @@ NOT_STREAMABLE = (400, 404, 405)
 """The answers of servers that support only SSE to a POST to their URL."""
 
 MAX_PAGES = 32
+SUBSCRIBE_S = 1.0
+"""How long a list waits for the server to agree to tell of changes."""
 MAX_ERROR_BYTES = 64 * 1024
 ERROR_BODY_S = 2.0
 MAX_MESSAGE_LENGTH = 2000
@@ -58,6 +62,7 @@ class McpClient:
     """A connected client with the methods of `ports.ToolSession`.
 
     `refused` is set when the server will not answer although the SDK still waits for it.
+    `changes`: the subscription to changes of the tools, where the version of MCP has any.
     """
 
     def __init__(
@@ -66,14 +71,27 @@ class McpClient:
         to_failure: Callable[[BaseException | None], CallFailed],
         is_lost: Callable[[], bool] = lambda: False,
         refused: asyncio.Event | None = None,
+        changes: _ChangeSubscription | None = None,
+        stop_drawing: Callable[[], None] | None = None,
     ) -> None:
+        self.stop_drawing = stop_drawing or (lambda: None)
+        """Read only what needs no room from now on: the response that gave the room has ended."""
         self._client = client
         self._to_failure = to_failure
         self._is_lost = is_lost
         self._refused = refused or asyncio.Event()
+        self._changes = changes
 
     def is_lost(self) -> bool:
         return self._is_lost() or self._refused.is_set()
+
+    @property
+    def hears_changes(self) -> bool:
+        """Whether the server promises to say on this connection when its tools change."""
+        if self._changes is not None:
+            return self._changes.is_open
+        capabilities = self._client.server_capabilities
+        return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
 
     async def ping(self) -> None:
         """Wait until the server answers, with a result or an error."""
@@ -81,6 +99,8 @@ class McpClient:
             await self._client.session.send_ping()
 
     async def tools(self) -> tuple[Json, ...]:
+        if self._changes is not None:  # first, so that no change is missed
+            await self._changes.settle()
         tools: list[Json] = []
         cursor: str | None = None
         seen: set[str | None] = set()
@@ -159,6 +179,54 @@ def client_options(changed: Callable[[], None] | None) -> dict[str, Any]:
     return {"message_handler": receive}
 
 
+class _ChangeSubscription:
+    """A subscription that calls `changed` when the tools change, in MCP from 2026-07-28 on.
+
+    Without it, such a server says nothing; earlier ones tell all their clients, unasked.
+    """
+
+    def __init__(self, client: Client, changed: Callable[[], None]) -> None:
+        self._settled = asyncio.Event()
+        self.is_open = False
+        self._task = asyncio.create_task(self._listen(client, changed))
+
+    async def settle(self) -> None:
+        """Wait until the server has agreed, or seems not to: it need not offer this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SUBSCRIBE_S):
+                await self._settled.wait()
+
+    async def aclose(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self, client: Client, changed: Callable[[], None]) -> None:
+        try:
+            with suppress(MCPError, SubscriptionLost, TimeoutError):
+                async with client.listen(tools_list_changed=True) as events:
+                    self.is_open = events.honored.tools_list_changed is True
+                    self._settled.set()
+                    async for _ in events:
+                        changed()
+        finally:
+            self.is_open = False
+            self._settled.set()
+
+
+@asynccontextmanager
+async def _subscription(
+    client: Client, changed: Callable[[], None] | None
+) -> AsyncGenerator[_ChangeSubscription | None]:
+    if changed is None or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        yield None
+        return
+    subscription = _ChangeSubscription(client, changed)
+    try:
+        yield subscription
+    finally:
+        await subscription.aclose()
+
+
 def _to_tool(tool: mcp_types.Tool) -> Json:
     fields = _to_json(tool)
     return {
@@ -215,9 +283,18 @@ async def connect(
     async with pools.pool(url) as pool:
         transport = _Transport(pool, url, pools, max_bytes=max_bytes, tells_cause=tells_cause)
         try:
-            async with _connect_streamable(url, headers, transport, options) as client:
+            async with (
+                _connect_streamable(url, headers, transport, options) as client,
+                _subscription(client, changed) as changes,
+            ):
                 transport.is_connected = True
-                yield McpClient(client, transport.to_failure, transport.has_lost_session)
+                yield McpClient(
+                    client,
+                    transport.to_failure,
+                    transport.has_lost_session,
+                    changes=changes,
+                    stop_drawing=transport.stop_drawing,
+                )
                 return
         except Exception as error:
             if transport.is_connected or transport.status not in NOT_STREAMABLE:
@@ -229,7 +306,11 @@ async def connect(
             async with _connect_sse(url, headers, transport, options) as client:
                 transport.is_connected = True
                 yield McpClient(
-                    client, transport.to_failure, transport.has_lost_session, transport.refused
+                    client,
+                    transport.to_failure,
+                    transport.has_lost_session,
+                    transport.refused,
+                    stop_drawing=transport.stop_drawing,
                 )
         except Exception as error:
             if transport.is_connected:
@@ -305,6 +386,10 @@ class _Transport(httpx2.AsyncBaseTransport):
         # With SSE, answers come on another stream, and the SDK stops sending after a refusal.
         self.refused = asyncio.Event()
         self._is_too_large = False
+        self._may_draw = True
+
+    def stop_drawing(self) -> None:
+        self._may_draw = False
 
     def to_failure(self, error: BaseException | None) -> CallFailed:
         """Return the failure that clients see for an error."""
@@ -421,6 +506,8 @@ class _Transport(httpx2.AsyncBaseTransport):
         size = self._max_bytes if size is None else size
         if size <= FREE_BYTES:
             return FREE_BYTES
+        if not self._may_draw:
+            raise httpx2.ReadError("The MCP server says too much to nobody.")
         try:
             await draw_bytes(2 * min(size, self._max_bytes))
         except RequestError as error:

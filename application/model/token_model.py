@@ -467,6 +467,10 @@ class TokenTurn(SelfBoundedTurn):
             )
         ]
 
+    @property
+    def counts_tokens(self) -> bool:
+        return True
+
     def facts(self) -> TurnFacts:
         facts = TurnFacts(
             model=self._turn.model,

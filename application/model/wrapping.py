@@ -27,6 +27,10 @@ class TurnWrapper(ModelTurn):
     def tokens_used(self) -> Sequence[TurnUsage]:
         return self._inner.tokens_used()
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self._inner.counts_tokens
+
     def facts(self) -> TurnFacts:
         return self._inner.facts()
 

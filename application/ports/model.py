@@ -363,6 +363,11 @@ class ModelTurn(Protocol):
         """Return the tokens used so far. After the end, they are those of the TurnEnd."""
         return ()
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether `tokens_used` are counted by now, and not estimated, as is the default."""
+        return False
+
     def facts(self) -> TurnFacts:
         """Return what is known of the turn so far."""
         return TurnFacts()

@@ -245,6 +245,7 @@ class StartResponse:
             steers=prepared.submission.steers,
             is_diagnosed=request.comparison_response_id is not None,
             is_moderated=request.moderation is not None,
+            stream_options=request.stream_options,
         )
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:

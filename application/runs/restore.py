@@ -175,6 +175,7 @@ class RestoreRun:
             logprobs=LogprobBudget() if request is not None and wants_logprobs(request) else None,
             is_diagnosed=request is not None and request.comparison_response_id is not None,
             is_moderated=request is not None and request.moderation is not None,
+            stream_options=None if request is None else request.stream_options,
         )
         return RestoredRun(run=run, events=events or (), failure=failure, progress=progress)
 

@@ -38,6 +38,7 @@ from antiphon.application.runs.diagnose_cache import Diagnosis
 from antiphon.application.runs.journal import Journal
 from antiphon.application.runs.logprob_budget import LogprobBudget
 from antiphon.application.runs.resumed_log import ResumedLog
+from antiphon.application.runs.running_usage import show_usage
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.retry import retry
 from antiphon.application.support.tasks import run_to_completion
@@ -62,7 +63,7 @@ from antiphon.domain.errors import (
 from antiphon.domain.events import Event
 from antiphon.domain.history import conversation as c
 from antiphon.domain.items import AnyItem
-from antiphon.domain.requests.request import CreateResponse
+from antiphon.domain.requests.request import CreateResponse, StreamOptions
 from antiphon.domain.responses.guards import ResponseModeration
 from antiphon.domain.responses.response import TERMINAL, Failure, Response
 from antiphon.domain.responses.steering import STEERED, Steers
@@ -181,6 +182,7 @@ class Run(Struct, frozen=True, kw_only=True):
     of a run that another server has begun. `logprobs` is None if the client does not want any.
     `steers` is None if the client cannot steer the response. `is_diagnosed`: its first answer's
     prompt is compared with another response's. `is_moderated`: the request asks for moderation.
+    `stream_options` are the request's.
     """
 
     lease: Lease
@@ -199,6 +201,7 @@ class Run(Struct, frozen=True, kw_only=True):
     steers: Steers | None = None
     is_diagnosed: bool = False
     is_moderated: bool = False
+    stream_options: StreamOptions | None = None
 
     @property
     def id(self) -> str:
@@ -370,7 +373,7 @@ class RunResponse:
                 usage_count, item_count = len(sequencer.turns), len(sequencer.output)
                 recorded_reason = ""
                 try:
-                    reason = recorded_reason = await self._write_turn(run, aclosing(aiter(turn)))
+                    reason = recorded_reason = await self._write_turn(run, turn)
                 finally:
                     if len(sequencer.turns) == usage_count:
                         sequencer.add_usage(turn.tokens_used())
@@ -394,16 +397,15 @@ class RunResponse:
             run.sequencer.show_cache_diagnostics(diagnosis.diagnostics)
             run.recorder.compare_prompts(diagnosis.comparison)
 
-    async def _write_turn(
-        self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]
-    ) -> d.EndReason:
+    async def _write_turn(self, run: Run, turn: ModelTurn) -> d.EndReason:
         """Write a turn's events, one batch for each engine step. Return why the turn ended."""
         reason: d.EndReason = "stop"
         feed, append = run.sequencer.feed, run.journal.append
         must_watch, trace = True, run.recorder.trace
         logprobs, steers = run.logprobs, run.steers
         first_item = len(run.sequencer.output)
-        async with turn as batches:
+        shows_usage = run.stream_options is not None and run.stream_options.continuous_usage_stats
+        async with aclosing(aiter(turn)) as batches:
             async for deltas in batches:
                 if must_watch:
                     must_watch = run.recorder.watch_batch(deltas)
@@ -417,6 +419,8 @@ class RunResponse:
                         if len(shown) == 1
                         else [event for delta in shown for event in feed(delta)]
                     )
+                if shows_usage:
+                    show_usage(events, run.sequencer, turn, deltas)
                 if trace is not None:
                     trace.add_batch(deltas, events[-1].sequence_number if events else -1)
                 if events:

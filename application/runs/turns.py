@@ -175,6 +175,8 @@ class Turns:
         Raises: RequestError, ServerOverloaded, EngineDead.
         """
         turn = self._plan.turn
+        if (agents := self._plan.agents) is not None and turn.sampling.max_tokens is not None:
+            turn = _with_max_tokens(turn, agents.first_share(turn.sampling.max_tokens))
         if self._plan.refused is not None:
             self._first = RefusedTurn(self._plan.refused)
             return
@@ -227,7 +229,11 @@ class Turns:
                 )
                 turn = replace(turn, items=shown.items)
                 first_item, first_usage = len(output), len(usages)
-                last_turn = await self._start_first_answer(turn)
+                answered = turn
+                if plan.agents is not None and turn.sampling.max_tokens is not None:
+                    left = turn.sampling.max_tokens - await plan.agents.shares.taken()
+                    answered = _with_max_tokens(turn, max(1, left))
+                last_turn = await self._start_first_answer(answered)
                 yield last_turn
             is_own_turn = isinstance(last_turn, McpTurn | ProgramTurn)
             if not plan.offer.definitions and not is_own_turn:
@@ -308,11 +314,14 @@ class Turns:
                 offer = with_loaded_tools(offer, loaded_tools)
                 answer_count += 1
                 known_tokens = usages[last_usage].input + usages[last_usage].output
-            used_tokens = sum(usage.output for usage in usages[first_usage:])
+            remaining_tokens = await self._count_remaining(max_tokens, usages[first_usage:])
             if agents is not None:
+                if remaining_tokens is not None and remaining_tokens < 1 and agents.are_active:
+                    # What they do not use of their shares is free when they have ended.
+                    yield JoiningTurn(agents.join(self._calls.recall), after=last_turn)
+                    new_items = own_items(output[first_item:], agents.name)
+                    remaining_tokens = await self._count_remaining(max_tokens, usages[first_usage:])
                 new_items = [*new_items, *await agents.read_messages(self._calls.recall)]
-                used_tokens += agents.output_tokens
-            remaining_tokens = None if max_tokens is None else max_tokens - used_tokens
             if remaining_tokens is not None and remaining_tokens < 1:
                 yield OutOfBudgetTurn("length", after=last_turn)
                 return
@@ -339,6 +348,15 @@ class Turns:
                 return
             first_item, last_usage, last_turn = len(output), len(usages), next_turn
             yield last_turn
+
+    async def _count_remaining(
+        self, max_tokens: int | None, usages: Sequence[TurnUsage]
+    ) -> int | None:
+        """Return the output tokens that the next turn may have after turns with these usages."""
+        if max_tokens is None:
+            return None
+        agents, used = self._plan.agents, sum(usage.output for usage in usages)
+        return max_tokens - used - (0 if agents is None else await agents.shares.taken())
 
     async def _start_first_answer(self, turn: Turn) -> ModelTurn:
         plan = self._plan
@@ -399,6 +417,10 @@ class Turns:
         if admit is None:
             return await self._plan.model.start_turn(turn, request_id=request_id)
         return await self._plan.model.start_turn(turn, request_id=request_id, admit=admit)
+
+
+def _with_max_tokens(turn: Turn, max_tokens: int) -> Turn:
+    return replace(turn, sampling=replace(turn.sampling, max_tokens=max_tokens))
 
 
 class JoiningTurn(ModelTurn):

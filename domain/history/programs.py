@@ -22,6 +22,7 @@ from antiphon.domain.history.conversation import (
 )
 from antiphon.domain.history.nested_calls import caller_of, nested_calls
 from antiphon.domain.kinds import CALL_KINDS
+from antiphon.domain.kinds.mcp import error_text
 from antiphon.domain.kinds.multi_agent import ROOT
 from antiphon.domain.vocabulary.kind import TextArguments
 from antiphon.domain.vocabulary.shown import Call, JsonBody, Result, View
@@ -316,8 +317,10 @@ def _outcome_of(answer: Any, view: View, *, has_schema: bool) -> CallOutcome:
             return CallOutcome(result.status, is_error=is_error)
         case None:
             return CallOutcome(NOT_ENDED, is_error=True)
+        case JsonBody(value) if is_error:
+            return CallOutcome(error_text(value), is_error=True)
         case JsonBody(value):
-            return CallOutcome(_to_json(value), is_json=not is_error, is_error=is_error)
+            return CallOutcome(_to_json(value), is_json=True)
         case str(text):
             return CallOutcome(
                 text, is_json=not is_error and _is_json(text, has_schema), is_error=is_error

@@ -246,6 +246,31 @@ def _shorten(text: str, max_chars: int) -> str:
     return text[: max_chars - tail] + note + text[len(text) - tail :]
 
 
+def error_text(error: Any) -> str:
+    """Return what the error of a call says, as the message of an exception; its JSON if that is
+    nothing.
+
+    >>> error_text({"type": "http_error", "code": 503, "message": "Not now."})
+    'Not now.'
+    >>> error_text({"type": "mcp_tool_execution_error", "content": "Bad SKU."})
+    'Bad SKU.'
+    >>> parts = [{"type": "text", "text": "No such page."}, {"type": "text", "text": "Try 2."}]
+    >>> print(error_text({"type": "mcp_tool_execution_error", "content": parts}))
+    No such page.
+    Try 2.
+    >>> error_text({"type": "odd"})
+    '{"type":"odd"}'
+    """
+    match error:
+        case {"message": str(text)} | {"content": str(text)} if text.strip():
+            return text
+        case {"content": [*parts]}:
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+            if text := "\n".join(text for text in texts if isinstance(text, str)).strip():
+                return text
+    return msgspec.json.encode(error).decode()
+
+
 def _result(item: McpCall, _: View) -> Result:
     if item.output is not None:
         return Result(body=item.output)

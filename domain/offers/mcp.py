@@ -76,10 +76,12 @@ class McpServerPolicy(Struct, frozen=True, kw_only=True):
     """The operator's rules for a configured server.
 
     `allowed_tools` applies to every request; None allows all tools. `require_approval` is what a
-    request gets that does not set it; one that does can only require more.
+    request gets that does not set it; one that does can only require more. With
+    `tenant_authorization`, each request brings the token for the server.
     """
 
     label: str
+    tenant_authorization: bool = False
     allowed_tools: tuple[str, ...] | None = None
     require_approval: str | Json = "never"
 
@@ -95,9 +97,12 @@ def apply_policy(policy: McpServerPolicy, server: McpTool, path: str) -> McpTool
     """Return a request's MCP tool under the operator's policy. Raises: RequestError.
 
     A request that sets an address or credentials is refused: its author means a different server
-    than the one that would be called.
+    than the one that would be called. Where requests bring the token, one without it is refused.
     """
+    brings_token = policy.tenant_authorization
     for field in OPERATOR_FIELDS:
+        if brings_token and field == "authorization":
+            continue
         if getattr(server, field) not in (UNSET, None):
             raise RequestError(
                 f"The operator configured the server labeled {server.server_label[:100]!r}: "
@@ -105,6 +110,14 @@ def apply_policy(policy: McpServerPolicy, server: McpTool, path: str) -> McpTool
                 param=f"{path}.{field}",
                 code="invalid_value",
             )
+    if brings_token and not server.authorization:
+        raise RequestError(
+            f"The server labeled {server.server_label[:100]!r} wants a token of yours: send it as "
+            "'authorization', with each request.",
+            param=f"{path}.authorization",
+            code="missing_required_parameter",
+        )
+    check_headers(server, path)
     approval = server.require_approval
     if approval in (UNSET, None):
         approval = "never"

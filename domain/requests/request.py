@@ -65,6 +65,7 @@ class ReasoningParams(Struct, frozen=True, kw_only=True):
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class CompactionRule(Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):

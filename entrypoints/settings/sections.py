@@ -229,6 +229,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/[^\s]*)?$")] | None = None
     headers: dict[str, str] = {}
     oauth: McpOauth | None = None
+    tenant_authorization: bool = False
     timeout_s: Annotated[float, Meta(gt=0)] | None = None
     allowed_tools: tuple[str, ...] | None = None
     require_approval: Literal["always", "never"] | dict[str, Any] = "never"
@@ -242,8 +243,15 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("`headers` needs a `url`")
         if self.oauth is not None and not self.url:
             raise ValueError("`oauth` needs a `url`")
-        if self.oauth is not None and any(n.lower() == "authorization" for n in self.headers):
-            raise ValueError("`oauth` and the header `authorization` are two credentials: set one")
+        if self.tenant_authorization and not self.url:
+            raise ValueError("`tenant_authorization` needs a `url`")
+        credentials = {
+            "`oauth`": self.oauth is not None,
+            "the header `authorization`": any(n.lower() == "authorization" for n in self.headers),
+            "`tenant_authorization`": self.tenant_authorization,
+        }
+        if len(both := [name for name, is_set in credentials.items() if is_set]) > 1:
+            raise ValueError(f"{' and '.join(both)} are two credentials: set one")
 
     def __repr__(self) -> str:
         return f"McpServer({self.label!r})"  # the other fields may be secret

@@ -159,6 +159,7 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     timeout_s = table.timeout_s or settings.tools.timeout_s
     max_bytes = settings.tools.max_bytes
     server: ToolServer
+    open_with = None
     tokens = _access_tokens(table, settings)
     if table.url is not None:
         server = UrlServer(
@@ -170,6 +171,7 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
             max_bytes=max_bytes,
             tokens=tokens,
         )
+        open_with = server.session_with if table.tenant_authorization else None
     else:
         _check_command(table)
         server = ProcessServer(
@@ -179,11 +181,13 @@ def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
         label=table.label,
         allowed_tools=table.allowed_tools,
         require_approval=table.require_approval,
+        tenant_authorization=table.tenant_authorization,
     )
     secrets = (*table.env.values(), *table.headers.values())
     return ConfiguredServer(
         terms=terms,
         server=server,
+        open_with=open_with,
         secrets=secrets,
         current_secrets=tuple if tokens is None else tokens.secrets,
     )

@@ -75,6 +75,10 @@ class RunningServer:
         self.port = port
         self.waits = waits
 
+    @property
+    def connections(self) -> int:
+        return len(self._server.server_state.connections)
+
     def kill(self) -> None:
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()

@@ -24,6 +24,8 @@ class _Session(ToolSession):
     async def call(self, name: str, arguments: Json) -> ToolResult:
         if name == "hang":
             await asyncio.Event().wait()
+        if name == "boom" and "error" in arguments:
+            return ToolResult(error=arguments["error"])
         if name == "boom":
             raise RuntimeError(name)
         return ToolResult(output="word " * int(arguments.get("words", 1)))

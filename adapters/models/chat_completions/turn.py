@@ -86,6 +86,10 @@ class ChatTurn(ModelTurn):
     def tokens_used(self) -> Sequence[TurnUsage]:
         return [self._meter.usage]
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self._meter.is_reported
+
     def facts(self) -> TurnFacts:
         return TurnFacts(model=self._turn.model, unmarked_calls=self._reader.unmarked_calls)
 

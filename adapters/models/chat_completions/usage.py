@@ -33,6 +33,11 @@ class UsageMeter:
             self._reported = counts
 
     @property
+    def is_reported(self) -> bool:
+        """Whether the numbers are the server's."""
+        return self._reported is not None
+
+    @property
     def usage(self) -> TurnUsage:
         counts = self._reported or UsageCounts()
         prompt = self._first(counts.prompt_tokens, least=1, default=self._prompt_tokens)

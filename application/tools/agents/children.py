@@ -88,6 +88,11 @@ class Children:
         return sum(each.output_tokens for each in self._ended)
 
     @property
+    def ended_ids(self) -> set[str]:
+        """The responses of all that have ended."""
+        return {each.response_id for each in self._ended}
+
+    @property
     def metrics(self) -> tuple[AgentMetrics, ...]:
         """The record of all responses of sub-agents, in the order of their ends."""
         return (*self._ended, *map(_metrics_of, self.active))

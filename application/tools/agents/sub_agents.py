@@ -27,6 +27,7 @@ from antiphon.application.tools.agents.client_outputs import ClientOutputs
 from antiphon.application.tools.agents.registry import AgentLimits, AgentRegistry, TreeIsFull
 from antiphon.application.tools.agents.requests import forked, submission_of_child, task_message
 from antiphon.application.tools.agents.runs import AgentRuns
+from antiphon.application.tools.agents.token_shares import TokenShares
 from antiphon.application.tools.calls import Recall, ToolCaller
 from antiphon.application.tools.work import INTERNAL_ERROR, WorkOutput
 from antiphon.domain import deltas as d
@@ -110,6 +111,9 @@ class SubAgents(ToolCaller):
             parent=self.name,
             parent_id=submission.response_id,
         )
+        self.shares = TokenShares(
+            tools.runs, self._tenant, self._children, submission.request.max_output_tokens
+        )
         self._output: Sequence[i.AnyItem] = ()
         self.client_outputs = ClientOutputs(
             submission.injections,
@@ -129,11 +133,6 @@ class SubAgents(ToolCaller):
             if (child := h.child_above(owner, self.name)) is not None:
                 self._children.add_known(child)
         recorder.note_place(self.name, self._place.parent_id if self._place else "")
-
-    @property
-    def output_tokens(self) -> int:
-        """The output tokens of the sub-agents that have ended."""
-        return self._children.output_tokens
 
     @property
     def are_active(self) -> bool:
@@ -161,11 +160,21 @@ class SubAgents(ToolCaller):
                 watch.cancel()
 
     async def _go_on(self) -> None:
-        items = [each.item for each in self._conversation]
-        for name in h.answered_children(items, self.name) if h.has_agents(items) else ():
+        names = self._answered_children()
+        for number, name in enumerate(names):
             response_id = self._children.id_of(f"goes on: {name}")
-            await self._continue(name, response_id, h.entries_under(self._conversation, name))
+            items = h.entries_under(self._conversation, name)
+            await self._continue(name, response_id, items, among=len(names) - number + 1)
             self._note_start(name, response_id)
+
+    def _answered_children(self) -> list[str]:
+        """Return the sub-agents that go on at once, beside the first turn of this agent."""
+        items = [each.item for each in self._conversation]
+        return [*h.answered_children(items, self.name)] if h.has_agents(items) else []
+
+    def first_share(self, max_tokens: int) -> int:
+        """Return the tokens that the first turn may have of these."""
+        return max(1, max_tokens // (1 + len(self._answered_children())))
 
     async def _watch(self, place: AgentPlace) -> None:
         """Cancel this run when the response that started it has ended: nobody needs it then."""
@@ -441,29 +450,42 @@ class SubAgents(ToolCaller):
 
     # --- what is kept -----------------------------------------------------------------------------
 
-    async def _continue(self, name: str, response_id: str, entries: Iterable[Entry]) -> None:
+    async def _continue(
+        self, name: str, response_id: str, entries: Iterable[Entry], *, among: int | None = None
+    ) -> None:
         """Let a sub-agent go on with what it knows. Raises: RequestError, StoreError."""
+        items = [each.raw for each in entries]
         try:
-            await self._start(name, response_id, [each.raw for each in entries], goes_on=True)
+            await self._start(name, response_id, items, goes_on=True, among=among)
         except (TreeIsFull, CannotAct) as error:
             raise RequestError(str(error), param="multi_agent") from None
 
     async def _start(
-        self, name: str, response_id: str, items: Sequence[Raw], *, goes_on: bool = False
+        self,
+        name: str,
+        response_id: str,
+        items: Sequence[Raw],
+        *,
+        goes_on: bool = False,
+        among: int | None = None,
     ) -> None:
-        """Start a sub-agent's response. Raises: CannotAct, TreeIsFull, RequestError, StoreError."""
-        remaining = self._submission.request.max_output_tokens
-        if remaining is not None:
-            remaining -= self._count_tokens() + self.output_tokens
-            if remaining < 1:
-                raise CannotAct("The response has no output tokens left for another agent.")
+        """Start a sub-agent's response, which shares what is left of the output tokens with this
+        one and all that may start beside it: `among` counts them.
+
+        Raises: CannotAct, TreeIsFull, RequestError, StoreError.
+        """
+        if among is None:
+            among = 1 + max(1, self._max_concurrent - len(self._children.active))
+        share = await self.shares.next(self._count_tokens(), among=among)
+        if share is not None and share < 1:
+            raise CannotAct("The response has no output tokens left for another agent.")
         place = AgentPlace(
             name=name,
             parent_id=self._submission.response_id,
             root_id=self._place.root_id if self._place else self._submission.response_id,
         )
         child = submission_of_child(
-            self._submission, place, response_id, items, max_output_tokens=remaining
+            self._submission, place, response_id, items, max_output_tokens=share
         )
         await self._tools.registry.add(
             self._tenant,
@@ -476,7 +498,7 @@ class SubAgents(ToolCaller):
         while True:
             try:
                 await self._tools.runs.start(child)
-                return
+                return await self.shares.note(response_id)
             except ServerShuttingDown:  # this run is given back, and starts it on another server
                 await asyncio.sleep(RETRY_S)
 

@@ -45,6 +45,8 @@ async def check_tool_servers(installation: Installation) -> Sequence[Finding]:
 
 
 async def _list_tools(servers: ConfiguredServers, label: str) -> Finding:
+    if servers.wants_token(label):
+        return skipped(f"The tool server {label!r} lists its tools for a token of a tenant's.")
     session = servers.session(McpTool(server_label=label))
     advice = "Check that it runs, its address or command, and its credential in the settings."
     try:

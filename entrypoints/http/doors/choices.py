@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.domain import events as e
@@ -73,7 +73,7 @@ def usage_of(usages: Sequence[Usage | None], *, to_prompt: int) -> CompletionUsa
 
 
 class Choices:
-    """The choices of one stream: the id that they share, and the usage of those that have ended.
+    """The choices of one stream: the id that they share, and the usage of each up to now.
 
     Each `to_prompt` in a row answer one prompt.
     """
@@ -82,7 +82,8 @@ class Choices:
         self._count = count
         self._to_prompt = to_prompt or count
         self._id: str | None = None
-        self._ended: dict[int, Usage | None] = {}
+        self._usages: dict[int, Usage | None] = {}
+        self._ended: set[int] = set()
 
     def id_for(self, response_id: str) -> str:
         """Return the response whose id is that of all: the one that begins first."""
@@ -91,27 +92,43 @@ class Choices:
 
     def end(self, number: int, usage: Usage | None) -> bool:
         """Note the end of a choice, and return whether it was the last one."""
-        self._ended[number] = usage
+        self.count(number, usage)
+        self._ended.add(number)
         return len(self._ended) == self._count
+
+    def count(self, number: int, usage: Usage | None) -> None:
+        """Note the tokens of a choice up to now."""
+        self._usages[number] = usage
 
     @property
     def usage(self) -> CompletionUsage | None:
-        usages = [self._ended[number] for number in sorted(self._ended)]
+        usages = [self._usages.get(number) for number in range(self._count)]
         return usage_of(usages, to_prompt=self._to_prompt)
+
+
+class UsageView(Struct, frozen=True, kw_only=True):
+    """Where the client of a stream sees its usage.
+
+    `at_end`: in a chunk of its own after the others. `in_chunks`: in each chunk, up to it.
+    """
+
+    at_end: bool = False
+    in_chunks: bool = False
 
 
 class ChoiceEncoder(EventEncoder):
     """Encodes the events of one response as chunks, each with a choice, or it as one object.
 
     What is the same in all chunks is encoded once. `number` is that of the choice.
-    `streamed_usage`: the stream ends with a chunk of the usage.
     """
 
-    def __init__(self, number: int, choices: Choices | None, *, streamed_usage: bool) -> None:
+    def __init__(self, number: int, choices: Choices | None, usage: UsageView) -> None:
         self._number = number
         self._index = b'[{"index":%d,' % number
         self._choices = choices or Choices()
-        self._streamed_usage = streamed_usage
+        self._usage = usage
+        self._is_opening = False
+        """With `in_chunks`, the chunk that opens the choice waits for the next one's count."""
         self._head = self._tail = self._before_text = self._after_text = b""
         self._content = Joined()
         self._is_over = False
@@ -121,6 +138,8 @@ class ChoiceEncoder(EventEncoder):
         return CHAT
 
     def frames(self, events: Sequence[e.Event]) -> bytes:
+        if self._usage.in_chunks:
+            return b"".join([self._counted_frame(event) for event in events])
         frames: list[bytes] = []
         for event in events:
             # Nearly all are texts: no object is made for these.
@@ -198,17 +217,35 @@ class ChoiceEncoder(EventEncoder):
             self._is_over = True
             yield self._chunk(self.nothing, finish_reason=self.reason_of(event.response))
             is_last = self._choices.end(self._number, event.response.usage)
-            if is_last and self._streamed_usage:
+            if is_last and self._usage.at_end:
                 yield self._head + b'[],"usage":' + _encode(self._choices.usage) + b"}\n\n"
 
     def _begin(self, response: Response) -> Iterator[bytes]:
         shared = self.shared_of(response, self._choices.id_for(response.id))
         self._head = b"data: " + _encode(shared)[:-1] + b',"choices":'
-        self._tail = b'}],"usage":null}\n\n' if self._streamed_usage else b"}]}\n\n"
+        self._tail = b'}],"usage":null}\n\n' if self._usage.at_end else b"}]}\n\n"
         self._before_text = self._head + self._index + self.before_text
         self._after_text = self.after_text + b',"logprobs":null,"finish_reason":null' + self._tail
         if (opening := self.opening()) is not None:
             yield self._chunk(opening)
+
+    def _counted_frame(self, event: e.Event) -> bytes:
+        """Return the frames of an event, whose chunks show the usage up to it."""
+        usage: Usage | UnsetType | None = event.usage
+        if isinstance(event, e.Completed | e.Incomplete):
+            usage = event.response.usage
+        if usage is not UNSET:
+            self._choices.count(self._number, usage)
+            self._tail = b'}],"usage":' + _encode(self._choices.usage) + b"}\n\n"
+        frames = b"".join(self._frames_of(event))
+        if isinstance(event, e.Created):
+            self._is_opening = True
+            return b""
+        if not frames or not self._is_opening:
+            return frames
+        self._is_opening = False
+        opening = self.opening()
+        return frames if opening is None else self._chunk(opening) + frames
 
     def _chunk(
         self,

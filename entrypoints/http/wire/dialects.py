@@ -66,10 +66,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
         return self.renamed.get(name, name)
 
     def fields_of(self, event: e.Event) -> dict[str, Any]:
-        """Return the fields of an event, with its type; none but `agent` is optional."""
-        fields = asdict(event)
-        if event.agent is UNSET:
-            del fields["agent"]
+        """Return the fields of an event, with its type."""
+        fields = {name: value for name, value in asdict(event).items() if value is not UNSET}
         return {"type": self.event_name(str(type(event).__struct_config__.tag)), **fields}
 
     @property

@@ -217,6 +217,19 @@ async def test_a_killed_answer_has_the_events_of_an_unkilled_one(street: Street)
         assert response.usage == whole.usage
 
 
+async def test_a_killed_answer_goes_on_counting_its_tokens(street: Street) -> None:
+    body = {**TEXT, "stream_options": {"continuous_usage_stats": True}}
+    for writes in range(await street.count_writes(**body)):
+        response = await street.run(writes, **body)
+        assert response.status == "completed", response.error
+        assert response.usage is not None
+        events = await log_of(street.store, TENANT, response.id)
+        counts = [event.usage for event in events if not isinstance(event.usage, UnsetType)]
+        outputs = [usage.output_tokens for usage in counts]
+        assert outputs == sorted(outputs)
+        assert outputs[-1] == response.usage.output_tokens
+
+
 async def test_a_run_goes_on_over_many_servers(street: Street) -> None:
     whole = await street.run(**TEXT)
     response = await street.run(1, 2, 1, **TEXT)

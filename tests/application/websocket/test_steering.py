@@ -26,7 +26,12 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import may_end_after
-from antiphon.domain.requests.request import CompactionRule, CreateResponse, PromptCacheOptions
+from antiphon.domain.requests.request import (
+    CompactionRule,
+    CreateResponse,
+    MultiAgentParams,
+    PromptCacheOptions,
+)
 from antiphon.domain.responses.response import IncompleteDetails, Response
 from antiphon.domain.responses.steering import (
     MAX_WAITING,
@@ -239,6 +244,7 @@ def test_what_is_answered_is_not_required() -> None:
         ({"store": False}, True),
         ({"conversation": "conv_1"}, False),
         ({"context_management": (CompactionRule(),)}, False),
+        ({"multi_agent": MultiAgentParams(enabled=True)}, False),
         ({"generate": False}, False),
         ({"prompt_cache_options": PromptCacheOptions(prewarm=True)}, False),
         ({"previous_input_messages": ({},)}, False),

@@ -47,6 +47,11 @@ def test_no_variable_can_set_an_mcp_server(refusal: Any) -> None:
         ('label = "x"\nurl = "http://user:s3cret@host/"', "url must be an http(s) URL, such as"),
         (REMOTE + 'require_approval = "s3cret"', "require_approval must be always or never."),
         (LOCAL + "timeout_s = 0", "$.timeout_s"),
+        (LOCAL + "tenant_authorization = true", "`tenant_authorization` needs a `url`"),
+        (
+            REMOTE + 'tenant_authorization = true\nheaders = {Authorization = "s3cret"}',
+            "the header `authorization` and `tenant_authorization` are two credentials",
+        ),
     ],
 )
 def test_an_invalid_mcp_server_is_refused_without_its_values(

@@ -80,6 +80,18 @@ def test_a_steered_response_of_a_killed_server_has_an_end_at_another(
     ).json()
     texts = [item["content"][0]["text"] for item in listed["data"] if item.get("role") == "user"]
     assert texts == [THINKS, HANGS], "the successor was stored with its steer"
+    with connect(url_of(second), proxy=None) as connection:
+        client = Client(connection, model)
+        client.send(type="response.steer", previous_response_id=running, input=NEXT)
+        returned = client.event()
+        assert returned["error"]["code"] == "response_not_found", "it ran on another connection"
+        assert returned["steer"] == {"previous_response_id": running, "input": NEXT}
+        client.ask(THINKS, previous_response_id=steered)
+        gone_on = client.until("response.reasoning_text.delta")[0]["response"]["id"]
+        client.send(type="response.steer", previous_response_id=gone_on, input=NEXT)
+        assert client.until("response.incomplete")[-1]["response"]["id"] == gone_on
+        last = client.until("response.completed")[-1]["response"]
+        assert (last["previous_response_id"], text_of(last)) == (gone_on, "Steered.")
     again = continued(second, model, previous_response_id=steered, input=NEXT)
     assert (again["status"], text_of(again)) == ("completed", "Steered.")
     assert json.dumps(NEXT) not in json.dumps(ended(second, running)), "it was never applied"

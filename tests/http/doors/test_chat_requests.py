@@ -313,7 +313,6 @@ def test_messages_are_items(name: str) -> None:
         ({"messages": [{"role": "user", "content": "hi", "mood": 1}]}, "messages[0].mood"),
         ({"tools": [{**TOOL, "function": {**F, "async": True}}]}, "tools[0].function.async"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
-        ({"stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"service_tier": "scale"}, "service_tier"),
         ({"tools": [{"type": "image_generation"}]}, "tools[0]"),

@@ -20,10 +20,11 @@ from tests.http.doors.test_chat import assembled, comparable, data_of
 from antiphon.domain import events as e
 from antiphon.entrypoints.http.doors.chat.chunks import ChatEncoder
 from antiphon.entrypoints.http.doors.chat.completion import ChatView
+from antiphon.entrypoints.http.doors.choices import UsageView
 
 GOLDEN = ROOT / "tests/golden"
 FILES = sorted([*GOLDEN.glob("streams/*/stream.sse"), *GOLDEN.glob("flows/*.sse")])
-VIEW = ChatView(streamed_usage=True)
+VIEW = ChatView(usage=UsageView(at_end=True))
 
 _decode: Any = msgspec.json.Decoder(reduce(or_, e.EVENT_TYPES.values())).decode  # type: ignore[arg-type]
 

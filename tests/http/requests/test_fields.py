@@ -62,6 +62,7 @@ SAMPLES: Mapping[str, tuple[Any, Json]] = {
     "background": (True, {}),
     "stream": (True, {}),
     "stream_options.include_obfuscation": (True, {"stream": True}),
+    "stream_options.continuous_usage_stats": (True, {"stream": True}),
     "generate": (False, {}),
     "include": (["message.output_text.logprobs"], {}),
     "max_output_tokens": (16, {}),

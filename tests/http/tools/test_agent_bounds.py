@@ -13,9 +13,11 @@ from tests.http.conftest import create, script, wait_until
 from tests.http.tools.test_multi_agent import (
     AGENTS,
     BETA,
+    GO,
     WAIT,
     Json,
     act,
+    answers_to,
     ask,
     outputs,
     said,
@@ -199,25 +201,69 @@ def test_a_tree_has_no_more_agents_and_no_deeper_ones_than_the_server_allows(
     assert "/root/c" in results[2]
 
 
-def test_an_agent_gets_the_output_tokens_that_are_left_and_uses_them_up_for_all(
-    beta: httpx.Client, model: str
+CHATTY = {"say": "snow ", "repeat": 5000}
+ALL_AT_ONCE = [spawn(name, CHATTY) for name in ("one", "two", "three")]
+TREES: dict[str, list[Any]] = {
+    "one agent": [spawn("one", CHATTY), WAIT, CHATTY],
+    "agents beside each other": [ALL_AT_ONCE, CHATTY],
+    "agents one after another": [spawn("one", CHATTY), WAIT, spawn("two", CHATTY), WAIT, CHATTY],
+    "agents of agents": [
+        [spawn("one", spawn("inner", CHATTY), CHATTY), spawn("two", CHATTY)],
+        CHATTY,
+    ],
+    "an agent that leaves most of its share": [spawn("one", said("Sun.")), WAIT, CHATTY],
+    "an agent that ends while the root writes": [spawn("one", {"say": "a", "delay": 0.5}), CHATTY],
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("bound", [600, 1001])
+def test_all_agents_together_write_no_more_tokens_than_the_request_says(
+    beta: httpx.Client, model: str, tree: str, bound: int
 ) -> None:
-    chatty = spawn("north", {"say": "snow ", "repeat": 5000})
-    response = ask(
-        beta,
-        model,
-        chatty,
-        WAIT,
-        {"say": "more ", "repeat": 5000},
-        max_output_tokens=300,
-        include=["metrics"],
-    )
+    response = ask(beta, model, *TREES[tree], WAIT, max_output_tokens=bound, include=["metrics"])
     assert response["status"] == "incomplete"
     assert response["incomplete_details"]["reason"] == "max_output_tokens"
-    (agent,) = response["metrics"]["agents"]
-    spawned, *_ = response["metrics"]["turns"]
-    assert agent["output_tokens"] + spawned["output_tokens"] == 300
+    assert written(beta, response) <= bound
+    if tree.startswith(("one agent", "agents one after", "an agent that leaves")):
+        # All had ended, so nothing was kept for anybody.
+        assert response["usage"]["output_tokens"] == bound
+
+
+def test_agents_that_go_on_share_what_the_next_request_allows(
+    beta: httpx.Client, model: str
+) -> None:
+    agents = [spawn(name, {"call": "go"}, CHATTY) for name in ("north", "south")]
+    first = ask(beta, model, agents, WAIT, WAIT, WAIT, CHATTY, tools=[GO])
+    assert first["status"] == "completed"
+    second = create(
+        beta,
+        model=model,
+        previous_response_id=first["id"],
+        input=answers_to(first),
+        tools=[GO],
+        multi_agent=AGENTS,
+        max_output_tokens=900,
+    )
+    assert 300 <= written(beta, second) <= 900
+
+
+def written(client: httpx.Client, response: Json) -> int:
+    """Return the output tokens of all agents of a tree, also of those that were stopped."""
+    ended(client, response)
+    shown = client.get(f"/responses/{response['id']}", params={"include[]": "metrics"}).json()
+    own = sum(turn["output_tokens"] for turn in shown["metrics"]["turns"])
+    agents = shown["metrics"].get("agents", ())
+    return own + sum(written(client, {"id": agent["response_id"]}) for agent in agents)
+
+
+def test_an_agent_that_used_up_its_share_is_told_to_the_one_above(
+    beta: httpx.Client, model: str
+) -> None:
+    response = ask(beta, model, spawn("north", CHATTY), WAIT, said("Go on."), max_output_tokens=400)
+    assert response["status"] == "completed"
     assert "cut off" in told(response)[-1][2]
+    assert texts(response)[-1] == ("/root", "Go on.")
 
 
 def test_a_server_may_have_no_agents(serve_from: Any, tmp_path: Any) -> None:

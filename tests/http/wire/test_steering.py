@@ -169,6 +169,119 @@ def test_a_tool_of_the_server_runs_to_its_end(client: Steerer, http: httpx.Clien
     assert http.get(f"/responses/{target}").json() == stopped
 
 
+def test_tools_that_run_side_by_side_all_end_before_the_successor(
+    client: Steerer, http: httpx.Client
+) -> None:
+    gated_tools.GATE.clear()
+    gated_tools.STARTED.clear()
+    calls = [{"mcp": "wait", "args": {"n": number}} for number in range(3)]
+    target = client.begin(
+        script(calls, {"say": "no"}), "response.mcp_call.in_progress", tools=[GATED]
+    )
+    assert gated_tools.STARTED.wait(20)
+    first = client.steer(target, "One.")
+    second = client.steer(target, NEXT)
+    assert [each["type"] for each in (first, second)] == ["response.steer.accepted"] * 2
+    gated_tools.GATE.set()
+    stopped = client.end()
+    assert stopped["incomplete_details"] == {"reason": "steered"}
+    ran = [item for item in stopped["output"] if item["type"] == "mcp_call"]
+    assert [(item["status"], item["output"]) for item in ran] == [("completed", "it is open")] * 3
+    successor = client.successor()
+    assert text_of(successor) == "Steered."
+    assert said(http, successor)[1:] == ["One.", NEXT]
+
+
+def test_a_successor_whose_tool_runs_is_steered_in_its_turn(
+    client: Steerer, http: httpx.Client
+) -> None:
+    gated_tools.GATE.clear()
+    target = client.begin(THINKS, "response.reasoning_text.delta", tools=[GATED])
+    asked = script({"mcp": "wait", "args": {}}, {"say": "never said"})
+    client.steer(target, asked)
+    client.end()
+    gated_tools.STARTED.clear()
+    middle = str(client.until("response.mcp_call.in_progress")[0]["response"]["id"])
+    assert gated_tools.STARTED.wait(20)
+    late = client.steer(target, "Too late.")
+    assert (late["type"], late["error"]["code"]) == ("response.steer.failed", "response_not_active")
+    assert client.steer(middle)["type"] == "response.steer.accepted"
+    gated_tools.GATE.set()
+    assert client.end()["incomplete_details"] == {"reason": "steered"}
+    last = client.successor()
+    assert (last["previous_response_id"], text_of(last)) == (middle, "Steered.")
+    assert said(http, last) == [THINKS, asked, NEXT]
+
+
+def test_a_steer_waits_for_an_approval(client: Steerer, http: httpx.Client) -> None:
+    tool = {**GATED, "require_approval": "always"}
+    asked = script([{"mcp": "wait", "args": {}}, {"hang": 0.5}], {"say": "Approved."})
+    target = client.begin(asked, "response.output_item.added", tools=[tool])
+    asks = client.until("response.output_item.added")[-1]  # the first item is the list of tools
+    assert asks["item"]["type"] == "mcp_approval_request"
+    steer = client.steer(target, "Steer 0.")
+    assert steer["type"] == "response.steer.accepted"
+    whole = client.end()
+    assert whole["status"] == "completed"
+    [request] = [item for item in whole["output"] if item["type"] == "mcp_approval_request"]
+    pending = client.event()
+    assert (pending["type"], pending["steer"]) == ("response.steer.pending", steer["steer"])
+    stub = {"type": "mcp_approval_response", "approval_request_id": request["id"]}
+    assert pending["required_input"] == [stub]
+    answer = {**stub, "approve": False}
+    last = client.turn([answer], previous_response_id=target, tools=[tool])
+    assert last["status"] == "completed"
+    assert "Steer 0." in said(http, last)
+
+
+@pytest.mark.parametrize("ticks", [0.0, 0.002, 0.02])
+@pytest.mark.parametrize("store", [True, False])
+def test_no_steer_is_lost_whenever_it_comes(
+    client: Steerer, http: httpx.Client, store: bool, ticks: float
+) -> None:
+    """It is accepted and applied once, or it comes back: also at an item's end, at the response's
+    end, and while a successor begins."""
+    parts = [{"think": "hm"}, {"say": "a b c", "tick": 0.002}, {"think": "hm"}, {"say": "d e"}]
+    running = client.begin(script(parts), "response.created", store=store)
+    accepted: dict[str, str] = {}
+    failed: list[str] = []
+    for number in range(12):
+        text = f"Steer {number}."
+        client.send(type="response.steer", previous_response_id=running, input=text)
+        while True:
+            event = client.event()
+            if event["type"] == "response.created":
+                running = event["response"]["id"]
+            elif event["type"] == "response.steer.accepted":
+                accepted[event["steer"]["id"]] = text
+                break
+            elif event["type"] == "response.steer.failed":
+                assert event["error"]["code"] in (
+                    "response_not_active",
+                    "response_already_completed",
+                )
+                assert event["steer"] == {
+                    "previous_response_id": event["steer"]["previous_response_id"],
+                    "input": text,
+                }
+                failed.append(text)
+                break
+        time.sleep(ticks)
+    # A request of the same lane comes after all successors.
+    client.ask("The end.", store=store)
+    last: dict[str, Any] = {}
+    while "Echo: The end." not in text_of(last or {"output": []}):
+        event = client.event()
+        assert not event["type"].startswith("response.steer"), event
+        if event["type"] == "response.created" and event["response"]["previous_response_id"]:
+            running = event["response"]["id"]
+        if event["type"] in LAST:
+            last = event["response"]
+    if store:
+        assert said(http, {"id": running})[1:] == [*accepted.values()]
+    assert sorted([*accepted.values(), *failed]) == sorted(f"Steer {n}." for n in range(12))
+
+
 # --- what the client must answer first ------------------------------------------------------------
 
 

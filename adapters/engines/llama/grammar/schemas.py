@@ -1,9 +1,8 @@
 """JSON of a schema as GBNF.
 
-Every text that it allows satisfies the schema, but for `oneOf` (any of its options may match),
-lengths beside a `pattern` and `minProperties` beside properties, which it leaves to the model. What
-no engine enforces was refused before (`domain/json_schema.py`). Objects have the properties in the
-schema's order, and others only if the schema says so.
+Every text that it allows satisfies the schema. What no engine enforces was refused before
+(`domain/json_schema.py`). Objects have the properties in the schema's order, and others only if the
+schema says so.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from antiphon.adapters.engines.llama.grammar.rules import (
 from antiphon.domain.errors import InvalidGrammar
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import JSON_ESCAPES, InputStyle, write_ebnf
+from antiphon.domain.grammars.plain_schemas import CannotEnforce, plain_schema
 
 Schema = Mapping[str, Any]
 
@@ -77,7 +77,11 @@ def json_of(rules: Rules, schema: Any, *, blanks: int) -> str:
 
     Raises: CannotExpress for a schema that no text satisfies, or that is too complicated.
     """
-    expression = _Schemas(rules, schema, blanks).write(schema)
+    try:
+        plain = plain_schema(schema)
+    except CannotEnforce as error:
+        raise CannotExpress(f"{error} cannot be enforced") from None
+    expression = _Schemas(rules, plain, blanks).write(plain)
     if expression is None:
         raise CannotExpress("no JSON text satisfies the schema")
     return expression
@@ -107,13 +111,9 @@ class _Schemas:
 
     def _write(self, schema: Schema) -> str | None:
         if "$ref" in schema:
-            others = {key: each for key, each in schema.items() if key not in ("$ref", "$defs")}
-            if not others.keys() - ANNOTATIONS:
-                return self._reference(str(schema["$ref"]))
-            return self.write(_merged(others, self._resolve(str(schema["$ref"]))))
-        for key in ("allOf", "anyOf", "oneOf"):
-            if isinstance(schema.get(key), Sequence):
-                return self._combination(key, schema)
+            return self._reference(str(schema["$ref"]))
+        if isinstance(schema.get("anyOf"), Sequence):
+            return self._options(map(self.write, schema["anyOf"]))
         if "const" in schema:
             return self._values([schema["const"]], schema)
         if isinstance(schema.get("enum"), Sequence):
@@ -123,24 +123,6 @@ class _Schemas:
     def _options(self, options: Iterator[str | None]) -> str | None:
         found = [each for each in options if each is not None]
         return any_of(found) if found else None
-
-    def _combination(self, key: str, schema: Schema) -> str | None:
-        own = {name: each for name, each in schema.items() if name != key}
-        parts = [self._resolved(part) if key == "allOf" or own else part for part in schema[key]]
-        if key == "allOf":
-            merged: Any = own
-            for part in parts:
-                merged = _merged(merged, part)
-            return self.write(merged)
-        return self._options(self.write(_merged(own, part)) for part in parts)
-
-    def _resolved(self, schema: Any) -> Any:
-        seen: set[str] = set()
-        while isinstance(schema, Mapping) and "$ref" in schema and schema["$ref"] not in seen:
-            seen.add(schema["$ref"])
-            others = {key: each for key, each in schema.items() if key != "$ref"}
-            schema = _merged(others, self._resolve(str(schema["$ref"])))
-        return schema
 
     def _reference(self, reference: str) -> str:
         if reference not in self._references:
@@ -284,6 +266,8 @@ class _Schemas:
             body = _listed(more, comma, low, high)
         elif high is not None and high < len(members):
             raise CannotExpress("maxProperties is less than the number of properties")
+        elif low > sum(is_required for _, is_required in members):
+            raise CannotExpress("minProperties is more than the number of required properties")
         else:
             most = None if high is None else high - len(members)
             body = self._members(members, None if most == 0 else more, comma, most)
@@ -309,7 +293,7 @@ class _Schemas:
         return any_of(options) if options else None
 
     def _string_of(self, schema: Any) -> str:
-        key = self.write(_merged({"type": "string"}, schema))
+        key = self.write({"type": "string", **schema} if isinstance(schema, Mapping) else schema)
         if key is None:
             raise CannotExpress("no name satisfies propertyNames")
         return key
@@ -346,12 +330,6 @@ class _Schemas:
             else:
                 first, after = f"({member} {rest} | {first})", f"({comma} {member})? {rest}"
         return first
-
-
-ANNOTATIONS = frozenset(
-    {"description", "title", "default", "examples", "$defs", "definitions", "$comment"}
-    | {"deprecated", "readOnly", "writeOnly", "$schema", "$id"}
-)
 
 
 def write_pattern(pattern: str, style: InputStyle) -> str:
@@ -435,47 +413,3 @@ def _listed(item: str, comma: str, low: int, high: int | None) -> str:
     rest = _repeats(max(low - 1, 0), None if high is None else high - 1)
     listed = f"{item} ({comma} {item}){rest}"
     return listed if low else f"({listed})?"
-
-
-_TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
-    "required": lambda left, right: list(dict.fromkeys([*left, *right])),
-    "enum": lambda left, right: [each for each in left if each in right],
-}
-
-
-def _merged(left: Any, right: Any) -> Any:
-    """Return a schema that both are satisfied by, as far as one schema can say that."""
-    if left is False or right is False:
-        return False
-    if not isinstance(left, Mapping) or not left:
-        return right
-    if not isinstance(right, Mapping) or not right:
-        return left
-    merged = dict(left)
-    for key, value in right.items():
-        if key not in merged:
-            merged[key] = value
-        elif key in _TIGHTER:
-            merged[key] = _TIGHTER[key](merged[key], value)
-        elif key == "properties":
-            merged[key] = {
-                **merged[key],
-                **{name: _merged(merged[key].get(name), each) for name, each in value.items()},
-            }
-        elif key == "type":
-            merged[key] = _common_types(merged[key], value)
-        elif key in ("anyOf", "oneOf", "allOf"):
-            merged["allOf"] = [*merged.get("allOf", ()), {key: value}]
-        elif key not in ANNOTATIONS:
-            merged[key] = value
-    return merged
-
-
-def _common_types(left: Any, right: Any) -> list[str]:
-    lefts, rights = ([each] if isinstance(each, str) else each for each in (left, right))
-    common = [each for each in lefts if each in rights]
-    if "integer" in (*lefts, *rights) and "integer" not in common:
-        common += ["integer"] if "number" in (*lefts, *rights) else []
-    return common

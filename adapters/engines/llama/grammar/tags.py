@@ -12,6 +12,7 @@ from typing import Any
 from antiphon.adapters.engines.llama.grammar.free_text import free_text
 from antiphon.adapters.engines.llama.grammar.rules import (
     MAX_GRAMMAR_BYTES,
+    MAX_REPEATS,
     NOTHING,
     Rules,
     any_of,
@@ -189,8 +190,8 @@ class _Tags:
             is_text = _allows_text(own)
             head = begin.replace("{key}", key).replace("{is_text}", str(is_text).lower())
             opening = f" {blank} ".join(map(quote, head.split("{blank}")))
-            if is_text and isinstance(own.get("pattern"), str):
-                text = self._rules.add_ebnf(write_pattern(own["pattern"], IN_TAGS))
+            if is_text and (pattern := _pattern_of(own)) is not None:
+                text = self._rules.add_ebnf(write_pattern(pattern, IN_TAGS))
                 content = f"{blank} {text} {blank} {quote(end)}"
             elif is_text and not own.get("enum"):
                 content = free_text(self._rules, {end: ""}, may_end=False)
@@ -212,6 +213,25 @@ NOTHING_MATCHES = r"[^\s\S]"
 
 def _after(until: str) -> str:
     return f" {quote(until)}" if until else ""
+
+
+def _pattern_of(schema: Mapping[str, Any]) -> str | None:
+    """Return the pattern of a text, or one of its lengths; None if it has neither."""
+    if isinstance(pattern := schema.get("pattern"), str):
+        return pattern
+    if not schema.keys() & {"minLength", "maxLength"} or schema.get("enum"):
+        return None
+    low, high = int(schema.get("minLength") or 0), schema.get("maxLength")
+    if low > MAX_REPEATS:
+        raise CannotExpress(f"a minimum length of {low} is too large")
+    high = None if high is None else min(int(high), MAX_REPEATS)
+    # Blanks around a text are no part of it, so it has others at its ends.
+    if high is not None and high < 2:
+        return rf"^\S{{{low},{high}}}$"
+    more = rf"[\s\S]{{{max(low - 2, 0)},{'' if high is None else high - 2}}}\S"
+    if low == 0:
+        return rf"^(\S({more})?)?$"
+    return rf"^\S({more})?$" if low == 1 else rf"^\S{more}$"
 
 
 def _allows_text(schema: Mapping[str, Any]) -> bool:

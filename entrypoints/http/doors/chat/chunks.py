@@ -44,7 +44,7 @@ class ChatEncoder(ChoiceEncoder):
     nothing = b'"delta":{}'
 
     def __init__(self, view: ChatView, number: int = 0, choices: Choices | None = None) -> None:
-        super().__init__(number, choices, streamed_usage=view.streamed_usage)
+        super().__init__(number, choices, view.usage)
         self._view = view
         self._refusal = Joined()
         self._thoughts = Joined()

@@ -13,7 +13,7 @@ from antiphon.domain.kinds.custom import CustomToolCall
 from antiphon.domain.kinds.mcp import McpApprovalRequest
 from antiphon.domain.kinds.reasoning import Reasoning
 from antiphon.domain.responses.response import Response
-from antiphon.entrypoints.http.doors.choices import CompletionUsage, usage_of
+from antiphon.entrypoints.http.doors.choices import CompletionUsage, UsageView, usage_of
 from antiphon.entrypoints.http.doors.citations import cited_page
 from antiphon.entrypoints.http.doors.joined_text import WholeText
 from antiphon.entrypoints.http.doors.server_tools import unapproved
@@ -27,12 +27,11 @@ ID_PREFIX = "chatcmpl-"
 class ChatView(Struct, frozen=True, kw_only=True):
     """The sight that a client has of its answer.
 
-    `legacy_calls`: it offered `functions`, so a call is a `function_call`. `streamed_usage`: a
-    stream ends with a chunk of the usage.
+    `legacy_calls`: it offered `functions`, so a call is a `function_call`.
     """
 
     legacy_calls: bool = False
-    streamed_usage: bool = False
+    usage: UsageView = UsageView()
 
 
 # --- the object -----------------------------------------------------------------------------------

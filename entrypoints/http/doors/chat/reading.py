@@ -25,7 +25,7 @@ from antiphon.entrypoints.http.doors.chat.completion import ChatView
 from antiphon.entrypoints.http.doors.chat.input import ReadMessages
 from antiphon.entrypoints.http.doors.chat.request import ChatRequest, ChatSchemaFormat
 from antiphon.entrypoints.http.doors.chat.tools import read_choice, read_tools
-from antiphon.entrypoints.http.doors.choices import Choices, ChoicesEncoder, with_seed
+from antiphon.entrypoints.http.doors.choices import Choices, ChoicesEncoder, UsageView, with_seed
 from antiphon.entrypoints.http.doors.places import Places
 from antiphon.entrypoints.http.wire.bodies import reject_unknown_fields
 
@@ -80,7 +80,7 @@ def read_chat(body: bytes, *, strict: bool) -> IncomingRequest:
     request = _request_of(chat, messages, tuple(tools))
     view = ChatView(
         legacy_calls=_calls_once(chat),
-        streamed_usage=bool(options and options.include_usage),
+        usage=UsageView() if options is None else options.usage,
     )
     read = IncomingRequest(
         decoded=DecodedRequest(
@@ -113,6 +113,7 @@ def _request_of(
     return CreateResponse(
         **{
             **chat.shared(),
+            "stream_options": chat.stream_options and chat.stream_options.shared,
             "store": chat.store is True,
             "input": tuple(messages.items.raw),
             "tools": tools or None,
@@ -178,5 +179,3 @@ def _ignored(chat: ChatRequest) -> Iterator[str]:
     options = chat.stream_options
     if options is not None and options.include_obfuscation:
         yield "stream_options.include_obfuscation"
-    if options is not None and options.continuous_usage_stats:
-        yield "stream_options.continuous_usage_stats"

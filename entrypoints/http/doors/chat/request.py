@@ -28,6 +28,7 @@ from antiphon.domain.requests.request import (
     PlainFormat,
     Positive,
     SharedFields,
+    StreamOptions,
     TopLogprobs,
     Verbosity,
 )
@@ -36,6 +37,7 @@ from antiphon.domain.tools import AnyTool
 from antiphon.domain.vocabulary.item import CallId
 from antiphon.domain.vocabulary.text_formats import FormatName
 from antiphon.domain.vocabulary.tool import ToolName
+from antiphon.entrypoints.http.doors.choices import UsageView
 
 
 class Linked(Struct, frozen=True, kw_only=True):
@@ -156,9 +158,22 @@ class ChatSchemaFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class ChatStreamOptions(Struct, frozen=True, kw_only=True):
+    """`continuous_usage_stats` is vLLM's."""
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     continuous_usage_stats: bool | None = None
+
+    @property
+    def usage(self) -> UsageView:
+        return UsageView(
+            at_end=self.include_usage is True, in_chunks=self.continuous_usage_stats is True
+        )
+
+    @property
+    def shared(self) -> StreamOptions | None:
+        """The options that the events depend on."""
+        return StreamOptions(continuous_usage_stats=True) if self.continuous_usage_stats else None
 
 
 class SearchLocation(Struct, frozen=True, kw_only=True):

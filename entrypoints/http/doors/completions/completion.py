@@ -16,6 +16,7 @@ from antiphon.entrypoints.http.doors.choices import (
     ChoiceEncoder,
     Choices,
     CompletionUsage,
+    UsageView,
     usage_of,
 )
 
@@ -29,12 +30,11 @@ class CompletionView(Struct, frozen=True, kw_only=True):
     """The sight that a client has of its answers.
 
     `echoes`: they begin with the prompt. `to_prompt`: how many there are to a prompt.
-    `streamed_usage`: a stream ends with a chunk of the usage.
     """
 
     echoes: bool = False
     to_prompt: int = 1
-    streamed_usage: bool = False
+    usage: UsageView = UsageView()
 
 
 class TextLogprobs(Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class CompletionEncoder(ChoiceEncoder):
     def __init__(
         self, view: CompletionView, number: int = 0, choices: Choices | None = None
     ) -> None:
-        super().__init__(number, choices, streamed_usage=view.streamed_usage)
+        super().__init__(number, choices, view.usage)
         self._view = view
         self._places = TokenPlaces(echoes=view.echoes)
 

@@ -12,7 +12,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.requests.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.requests.request import CreateResponse, RawPrompt
 from antiphon.entrypoints.http.api.creation import IncomingRequest
-from antiphon.entrypoints.http.doors.choices import Choices, ChoicesEncoder, with_seed
+from antiphon.entrypoints.http.doors.choices import Choices, ChoicesEncoder, UsageView, with_seed
 from antiphon.entrypoints.http.doors.completions.completion import CompletionEncoder, CompletionView
 from antiphon.entrypoints.http.doors.completions.request import MAX_ANSWERS, CompletionRequest
 from antiphon.entrypoints.http.doors.places import Places
@@ -59,7 +59,7 @@ def read_completion(body: bytes, *, strict: bool) -> IncomingRequest:
     view = CompletionView(
         echoes=sent.echo is True,
         to_prompt=each,
-        streamed_usage=bool(options and options.include_usage),
+        usage=UsageView() if options is None else options.usage,
     )
     count = 1 + len(others)
     choices = Choices(count, to_prompt=each)
@@ -105,6 +105,7 @@ def _request_of(sent: CompletionRequest, prompt: RawPrompt) -> CreateResponse:
     return CreateResponse(
         **{
             **sent.shared(),
+            "stream_options": sent.stream_options and sent.stream_options.shared,
             **dict.fromkeys(WITHOUT_EFFECT),
             "store": False,
             "raw_prompt": prompt,
@@ -145,5 +146,3 @@ def _ignored(sent: CompletionRequest) -> Iterator[str]:
     options = sent.stream_options
     if options is not None and options.include_obfuscation:
         yield "stream_options.include_obfuscation"
-    if options is not None and options.continuous_usage_stats:
-        yield "stream_options.continuous_usage_stats"

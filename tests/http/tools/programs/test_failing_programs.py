@@ -71,12 +71,54 @@ def test_a_program_makes_a_thousand_calls_in_portions(programs: httpx.Client) ->
     assert len(calls_of(response)) == 32
 
 
-def test_a_call_that_fails_throws(programs: httpx.Client, model: str) -> None:
+ERRORS: dict[str, Json] = {
+    "No such page.\nTry 2.": {
+        "type": "mcp_tool_execution_error",
+        "content": [
+            {"type": "text", "text": "No such page."},
+            {"type": "text", "text": "Try 2."},
+        ],
+    },
+    'It is "closed".': {"type": "mcp_tool_execution_error", "content": 'It is "closed".'},
+    "The server answered with HTTP status 503.": {
+        "type": "http_error",
+        "code": 503,
+        "message": "The server answered with HTTP status 503.",
+    },
+    "Bad params.": {"type": "mcp_protocol_error", "code": -32602, "message": "Bad params."},
+    '{"type":"odd"}': {"type": "odd"},
+}
+"""What a program reads -> the error of a call."""
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_a_call_that_fails_throws_what_the_server_says(
+    programs: httpx.Client, model: str, message: str
+) -> None:
+    call = f"tools.odd__boom({json.dumps({'error': ERRORS[message]})})"
+    shown = "[error instanceof Error, error.message]"
+    ways = [
+        f"try {{ await {call}; }} catch (error) {{ return {shown}; }}",
+        f"return {call}.catch((error) => {shown})",
+        f"const [it] = await Promise.allSettled([{call}]); "
+        "return [it.status === 'rejected', it.reason.message]",
+    ]
+    for code in ways:
+        response = create(programs, model=model, input=[asked(code)], tools=[PROGRAMS, ODD])
+        output = output_of(response)
+        assert output["status"] == "completed"
+        assert json.loads(output["result"]) == [True, message]
+    response = create(programs, model=model, input=[asked(f"await {call}")], tools=[PROGRAMS, ODD])
+    uncaught = output_of(response)
+    assert (uncaught["status"], uncaught["result"]) == ("incomplete", f"Error: {message}")
+
+
+def test_a_call_of_a_tool_that_breaks_throws(programs: httpx.Client, model: str) -> None:
     code = "try { await tools.odd__boom({}); } catch (error) { return 'caught ' + error.message; }"
     response = create(programs, model=model, input=[asked(code)], tools=[PROGRAMS, ODD])
-    output = output_of(response)
-    assert output["status"] == "completed"
-    assert output["result"].startswith("caught ")
+    result = output_of(response)["result"]
+    assert result.startswith("caught ")
+    assert "{" not in result
 
 
 def test_calls_of_programs_count_toward_max_tool_calls(programs: httpx.Client, model: str) -> None:

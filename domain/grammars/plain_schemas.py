@@ -1,0 +1,463 @@
+"""Schemas without what grammars cannot combine: each has `$ref`, or `anyOf`, or keywords of a type.
+
+Engines write a schema as a grammar, keyword by keyword. So what stands in several places for one
+value is joined before: `allOf`, keywords beside `$ref`, `anyOf` and `oneOf`, a `pattern` and a
+length. What cannot be joined without a loss is refused, with its keyword. The options of `oneOf`
+must exclude each other; then any of them may match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from math import inf, lcm
+from typing import Any
+from urllib.parse import unquote
+
+from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
+from antiphon.domain.grammars import read
+from antiphon.domain.grammars.ebnf import InputStyle, write_expression
+from antiphon.domain.grammars.lengths import within
+
+Schema = Mapping[str, Any]
+
+ANNOTATIONS = frozenset(
+    {"description", "title", "default", "examples", "$defs", "definitions", "$comment"}
+    | {"deprecated", "readOnly", "writeOnly", "$schema", "$id"}
+)
+"""The keywords that allow any value."""
+
+TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+COMBINING = ("$ref", "allOf", "anyOf", "oneOf")
+LENGTHS = ("minLength", "maxLength")
+
+MAX_DEPTH = 64
+MAX_JOINS = 2_000
+MAX_OPTIONS = 64
+
+_AS_TEXT = InputStyle(prefix="", suffix="")
+
+
+class CannotEnforce(Exception):
+    """No grammar can hold a keyword with others; the message says which, and why."""
+
+
+def plain_schema(root: Any, *, is_strict: bool = True) -> Any:
+    """Return a plain schema that allows nothing which this one does not allow.
+
+    Of one that is not strict, what cannot be joined is left out instead. Raises: CannotEnforce.
+
+    >>> plain_schema({"allOf": [{"type": "integer", "minimum": 1}, {"minimum": 3}]})
+    {'minimum': 3, 'type': 'integer'}
+    """
+    if not _needs_joining(root):
+        return root
+    try:
+        return _Plain(root, is_strict=is_strict).schema()
+    except (
+        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ):  # fmt: skip
+        # Whether all values have the right types is for engines to say.
+        raise CannotEnforce("# combines keywords of which one has no valid value, which") from None
+
+
+def _needs_joining(root: Any) -> bool:
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list | tuple):
+            waiting += value
+        if not isinstance(value, Mapping):
+            continue
+        found = value.keys() - ANNOTATIONS
+        if "allOf" in found or "oneOf" in found:
+            return True
+        if len(found) > 1 and ("$ref" in found or "anyOf" in found):
+            return True
+        if not found.isdisjoint(LENGTHS) and not found.isdisjoint(("pattern", "format")):
+            return True
+        if not found.isdisjoint(("const", "enum")) and _is_more_than_values(value, found):
+            return True
+        waiting += value.values()
+    return False
+
+
+def _is_more_than_values(schema: Schema, found: Set[str]) -> bool:
+    """Whether a schema says more of its `enum` or `const` than which values there are."""
+    if found - {"type"} not in ({"enum"}, {"const"}):
+        return True
+    settled = _settled(schema)
+    values = schema["enum"] if "enum" in found else [schema["const"]]
+    return settled is False or len(settled["enum"]) < len(values)
+
+
+class _Plain:
+    def __init__(self, root: Any, *, is_strict: bool) -> None:
+        self._root = root
+        self._is_strict = is_strict
+        self._names: dict[str, str] = {}
+        self._definitions: dict[str, Any] = {}
+        self._joins = 0
+        self._depth = 0
+
+    def schema(self) -> Any:
+        plain = self.plain(self._root)
+        if plain is False:
+            raise CannotEnforce("# allows no value")
+        if not self._definitions:
+            return plain
+        return {**plain, "$defs": self._definitions}
+
+    def plain(self, schema: Any) -> Any:
+        """Return the plain form of a schema, False if no value satisfies it."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise CannotEnforce("# combines schemas that are too deep")
+        try:
+            return self._plain(schema)
+        finally:
+            self._depth -= 1
+
+    def _plain(self, schema: Any) -> Any:
+        if not isinstance(schema, Mapping):
+            return schema
+        keywords = schema.keys() - ANNOTATIONS
+        if keywords == {"$ref"}:
+            return {"$ref": self._reference(schema["$ref"])}
+        if keywords in ({"anyOf"}, {"oneOf"}):  # so that what they refer to stays as it is
+            self._check_options(schema)
+            [key] = keywords
+            return _any_of([self.plain(each) for each in schema[key]])
+        return _any_of([self._inside(each) for each in self._options(schema)])
+
+    def _options(self, schema: Any) -> list[Any]:
+        """Return schemas without combinations, of which one must be satisfied."""
+        if not isinstance(schema, Mapping):
+            return [] if schema is False else [{}]
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise CannotEnforce("# combines a schema with itself, which")
+        self._check_options(schema)
+        options: list[Any] = [
+            _settled(
+                {
+                    key: each
+                    for key, each in schema.items()
+                    if key not in COMBINING and (each is not None or key == "const")
+                }
+            )
+        ]
+        options = [each for each in options if each is not False]
+        parts = [self._resolve(schema["$ref"])] if "$ref" in schema else []
+        for part in (*parts, *(schema.get("allOf") or ())):
+            options = self._all_joined(options, self._options(part))
+        for key in ("anyOf", "oneOf"):
+            if schema.get(key):
+                choices = [inner for each in schema[key] for inner in self._options(each)]
+                options = self._all_joined(options, choices)
+        self._depth -= 1
+        return options
+
+    def _all_joined(self, lefts: Sequence[Any], rights: Sequence[Any]) -> list[Any]:
+        if len(lefts) * len(rights) > MAX_OPTIONS:
+            raise CannotEnforce(f"# combines more than {MAX_OPTIONS} schemas, which")
+        joined = [self._join(left, right) for left in lefts for right in rights]
+        return [each for each in joined if each is not False]
+
+    def _inside(self, schema: Any) -> Any:
+        """Return a schema without combinations, with plain schemas in it."""
+        if not isinstance(schema, Mapping):
+            return schema
+        plain = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
+        beside = sorted(plain.keys() & _UNDECIDED.keys() - {"format"}) if "enum" in plain else []
+        if beside and self._is_strict:
+            raise CannotEnforce(f"# has {beside[0]!r} beside 'enum' or 'const', which")
+        if "enum" in plain:
+            return {key: each for key, each in plain.items() if key not in _UNDECIDED}
+        for key in ("items", "additionalProperties", "propertyNames"):
+            if isinstance(plain.get(key), Mapping):
+                plain[key] = self.plain(plain[key])
+        for key in ("properties", "patternProperties"):
+            if isinstance(plain.get(key), Mapping):
+                plain[key] = {name: self.plain(each) for name, each in plain[key].items()}
+        if isinstance(plain.get("prefixItems"), Sequence):
+            plain["prefixItems"] = [self.plain(each) for each in plain["prefixItems"]]
+        return self._with_lengths(_settled(plain))
+
+    # --- references -------------------------------------------------------------------------------
+
+    def _reference(self, reference: Any) -> str:
+        if reference not in self._names:
+            name = self._names[reference] = f"schema{len(self._names) + 1}"
+            depth, self._depth = self._depth, 0
+            self._definitions[name] = True  # it may refer to itself
+            found = self.plain(self._resolve(reference))
+            self._depth = depth
+            if found is False:
+                raise CannotEnforce(f"# refers to {reference!r}, which allows no value")
+            self._definitions[name] = found
+        return f"#/$defs/{self._names[reference]}"
+
+    def _resolve(self, reference: Any) -> Any:
+        if not isinstance(reference, str) or not (reference == "#" or reference[:2] == "#/"):
+            raise CannotEnforce(f"# refers to {reference!r}, which is no place in it,")
+        place = self._root
+        for part in unquote(reference).split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            try:
+                place = place[int(key)] if isinstance(place, list | tuple) else place[key]
+            except (LookupError, TypeError, ValueError):
+                raise CannotEnforce(f"# refers to {reference!r}, which is not in it,") from None
+        return place
+
+    # --- joining ----------------------------------------------------------------------------------
+
+    def _join(self, left: Schema, right: Schema) -> Any:
+        """Return a schema of what two schemas without combinations allow, False if nothing."""
+        self._joins += 1
+        if self._joins > MAX_JOINS:
+            raise CannotEnforce("# combines too many schemas, which")
+        joined = {**right, **left}
+        for key in (left.keys() & right.keys()) - ANNOTATIONS - _TOGETHER:
+            joined[key] = self._joined_values(key, left[key], right[key])
+        self._join_properties(joined, left, right)
+        self._join_items(joined, left, right)
+        return _settled(joined)
+
+    def _joined_values(self, key: str, left: Any, right: Any) -> Any:
+        if left == right:
+            return left
+        if key in _TIGHTER:
+            return _TIGHTER[key](left, right)
+        if key == "propertyNames":
+            return _both(left, right)
+        if key == "multipleOf" and isinstance(left, int) and isinstance(right, int):
+            return lcm(left, right)
+        if self._is_strict and key != "format":
+            raise CannotEnforce(f"# has {key!r} twice for one value, which")
+        return left
+
+    def _join_properties(self, joined: dict[str, Any], left: Schema, right: Schema) -> None:
+        sides = (left, right)
+        if any(side.keys().isdisjoint(_OF_OBJECTS) for side in sides):
+            return
+        patterns = [side.get("patternProperties") or {} for side in sides]
+        if patterns[0] != patterns[1] and self._is_strict:
+            raise CannotEnforce("# has 'patternProperties' beside other properties, which")
+        named = [side.get("properties") or {} for side in sides]
+        others = [side.get("additionalProperties", True) for side in sides]
+        properties = {}
+        for name in [*named[0], *(name for name in named[1] if name not in named[0])]:
+            rules = [named[at].get(name, others[at]) for at in (0, 1)]
+            properties[name] = _both(*rules)
+        joined["properties"] = properties
+        if "additionalProperties" in {*left, *right}:
+            joined["additionalProperties"] = _both(*others)
+
+    def _join_items(self, joined: dict[str, Any], left: Schema, right: Schema) -> None:
+        sides = (left, right)
+        if any(side.keys().isdisjoint(_OF_ARRAYS) for side in sides):
+            return
+        first = [list(side.get("prefixItems") or ()) for side in sides]
+        others = [side.get("items", True) for side in sides]
+        count = max(map(len, first))
+        places = [
+            _both(*(_at(first[at], place, others[at]) for at in (0, 1))) for place in range(count)
+        ]
+        joined.pop("prefixItems", None)
+        if places:
+            joined["prefixItems"] = places
+        joined["items"] = _both(*others)
+
+    # --- what must exclude each other -------------------------------------------------------------
+
+    def _check_options(self, schema: Schema) -> None:
+        """Raises: CannotEnforce for options of `oneOf` of which two may match."""
+        if not self._is_strict:
+            return
+        options = list(schema.get("oneOf") or ())
+        if len(options) > MAX_OPTIONS:
+            raise CannotEnforce(f"# has more than {MAX_OPTIONS} options")
+        for place, option in enumerate(options):
+            for other in options[:place]:
+                if not self._exclude(option, other):
+                    raise CannotEnforce("# has 'oneOf' with options that may match together; it")
+
+    def _exclude(self, left: Any, right: Any) -> bool:
+        try:
+            both = self.plain({"allOf": [left, right]})
+        except CannotEnforce:
+            return False
+        return both is False
+
+    # --- texts ------------------------------------------------------------------------------------
+
+    def _with_lengths(self, schema: Any) -> Any:
+        if not isinstance(schema, Mapping) or schema.keys().isdisjoint(LENGTHS):
+            return schema
+        schema = {key: each for key, each in schema.items() if key != "format"}
+        pattern = schema.get("pattern")
+        if not isinstance(pattern, str):
+            return schema
+        low, high = int(schema.get("minLength") or 0), schema.get("maxLength")
+        rest = {key: each for key, each in schema.items() if key not in LENGTHS}
+        try:
+            grammar = read("pattern", pattern)
+            node = None if grammar is None else grammar.rules[grammar.start]
+            bounded = None if node is None else within(node, low, high)
+            if bounded is not None and bounded == node:
+                return rest
+            if bounded is not None and grammar is not None:
+                rules = type(grammar)(grammar.start, {grammar.start: bounded})
+                return {**rest, "pattern": f"^{write_expression(rules, _AS_TEXT)}$"}
+        except (InvalidGrammar, UnsupportedGrammar):
+            pass
+        if self._is_strict:
+            names = " and ".join(repr(key) for key in LENGTHS if key in schema)
+            raise CannotEnforce(f"# has {names} beside a 'pattern' of any length, which")
+        return rest
+
+
+_OF_OBJECTS = ("properties", "patternProperties", "additionalProperties")
+_OF_ARRAYS = ("items", "prefixItems")
+_TOGETHER = frozenset({*_OF_OBJECTS, *_OF_ARRAYS})
+
+
+def _any_of(options: Sequence[Any]) -> Any:
+    found = [each for each in options if each is not False]
+    if not found:
+        return False
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _both(left: Any, right: Any) -> Any:
+    """Return a schema of what both allow."""
+    if left is False or right is False:
+        return False
+    if not isinstance(left, Mapping) or not left or left == right:
+        return right
+    return left if not isinstance(right, Mapping) or not right else {"allOf": [left, right]}
+
+
+def _at(schemas: Sequence[Any], place: int, others: Any) -> Any:
+    return schemas[place] if place < len(schemas) else others
+
+
+def _common_types(left: Any, right: Any) -> list[str]:
+    lefts, rights = ([each] if isinstance(each, str) else [*each] for each in (left, right))
+    common = [each for each in lefts if each in rights]
+    if "integer" not in common and "integer" in (*lefts, *rights):
+        common += ["integer"] if "number" in (*lefts, *rights) else []
+    return common
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Whether JSON takes two values as equal: 1 is 1.0, but neither is true."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return bool(left == right)
+
+
+_TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
+    "required": lambda left, right: list(dict.fromkeys([*left, *right])),
+    "enum": lambda left, right: [a for a in left if any(_same(a, b) for b in right)],
+    "type": _common_types,
+}
+
+
+def _settled(schema: Any) -> Any:
+    """Return the schema without types and values that it excludes; False if none is left."""
+    if not isinstance(schema, Mapping):
+        return schema
+    declared = schema.get("type")
+    declared = TYPES if declared is None else declared
+    kinds = [declared] if isinstance(declared, str) else [*declared]
+    excluded = {kind for kind in kinds if _is_impossible(kind, schema)}
+    left = [kind for kind in kinds if kind not in excluded]
+    if not left:
+        return False
+    settled = dict(schema)
+    if excluded:
+        settled["type"] = left
+    if "const" in settled:
+        settled["enum"] = [
+            each for each in settled.get("enum", [settled["const"]])
+            if _same(each, settled["const"])
+        ]  # fmt: skip
+        del settled["const"]
+    if isinstance(settled.get("enum"), Sequence):
+        settled["enum"] = [each for each in settled["enum"] if _is_allowed(each, left, settled)]
+        if not settled["enum"]:
+            return False
+        return {key: each for key, each in settled.items() if not _is_decided(key, settled["enum"])}
+    return settled
+
+
+_UNDECIDED: Mapping[str, Any] = {
+    **dict.fromkeys(("pattern", "format"), str),
+    "multipleOf": (int, float),
+    **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), dict),
+    **dict.fromkeys(("propertyNames", "minProperties", "maxProperties"), dict),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems"), list),
+}
+"""The keywords that say more of values of a type than is looked at here."""
+
+
+def _is_decided(key: str, values: Sequence[Any]) -> bool:
+    """Whether a keyword says no more of these values."""
+    if key in ("type", "enum") or key in ANNOTATIONS:
+        return False
+    return not any(isinstance(each, _UNDECIDED.get(key, ())) for each in values)
+
+
+def _is_allowed(value: Any, kinds: Sequence[str], schema: Schema) -> bool:
+    match value:
+        case bool():
+            return "boolean" in kinds
+        case None:
+            return "null" in kinds
+        case int() | float():
+            is_whole = isinstance(value, int) or value.is_integer()
+            low, high = _bounds(schema)
+            return ("number" in kinds or (is_whole and "integer" in kinds)) and low <= value <= high
+        case str():
+            least, most = schema.get("minLength") or 0, schema.get("maxLength")
+            return "string" in kinds and least <= len(value) <= (inf if most is None else most)
+        case list() | tuple():
+            return "array" in kinds
+    return "object" in kinds
+
+
+def _bounds(schema: Schema) -> tuple[float, float]:
+    low = max(schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf))
+    return low, min(schema.get("maximum", inf), schema.get("exclusiveMaximum", inf))
+
+
+def _is_impossible(kind: str, schema: Schema) -> bool:
+    """Whether no value of this type satisfies the schema, as its own keywords tell."""
+    match kind:
+        case "object":
+            properties = schema.get("properties") or {}
+            closed = schema.get("additionalProperties") is False
+            closed = closed and not schema.get("patternProperties")
+            return _is_crossed(schema, "minProperties", "maxProperties") or any(
+                properties.get(name, not closed) is False for name in schema.get("required") or ()
+            )
+        case "array":
+            first = schema.get("prefixItems") or ()
+            least = schema.get("minItems") or 0
+            return _is_crossed(schema, "minItems", "maxItems") or (
+                any(each is False for each in first[:least])
+                or (schema.get("items") is False and least > len(first))
+            )
+        case "string":
+            return _is_crossed(schema, "minLength", "maxLength")
+        case "number" | "integer":
+            low, high = _bounds(schema)
+            return low > high
+    return False
+
+
+def _is_crossed(schema: Schema, least: str, most: str) -> bool:
+    return schema.get(most) is not None and schema[most] < (schema.get(least) or 0)
