@@ -113,7 +113,7 @@ test-docs: $(VENV)/ready
 # runs of agents and programs that must survive, ANTIPHON_TEST_ROLLING_S for how many seconds servers
 # are replaced.
 test-faults: $(VENV)/ready $(VENV_S3)/ready
-	$(call pytest,$(VENV),--numprocesses 2 --dist loadfile -m faults \
+	$(call pytest,$(VENV),--numprocesses 3 --dist loadfile -m faults \
 		$(call marked,faults,$(addprefix --exclude ,$(notdir $(TIMED)))) -rs)
 
 test-times: $(VENV)/ready

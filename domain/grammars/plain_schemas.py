@@ -13,6 +13,8 @@ from math import inf, lcm
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
+
 from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import InputStyle, write_expression
@@ -31,8 +33,12 @@ COMBINING = ("$ref", "allOf", "anyOf", "oneOf")
 LENGTHS = ("minLength", "maxLength")
 
 MAX_DEPTH = 64
-MAX_JOINS = 2_000
 MAX_OPTIONS = 64
+MAX_WORK = 50_000
+"""What joining may cost, in members that are looked at: some 0.1 s."""
+
+JOIN_WORK = 25
+"""What a join costs beside its members."""
 
 _AS_TEXT = InputStyle(prefix="", suffix="")
 
@@ -96,7 +102,7 @@ class _Plain:
         self._is_strict = is_strict
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Any] = {}
-        self._joins = 0
+        self._work = 0
         self._depth = 0
 
     def schema(self) -> Any:
@@ -213,8 +219,8 @@ class _Plain:
 
     def _join(self, left: Schema, right: Schema) -> Any:
         """Return a schema of what two schemas without combinations allow, False if nothing."""
-        self._joins += 1
-        if self._joins > MAX_JOINS:
+        self._work += JOIN_WORK + _count_members(left) + _count_members(right)
+        if self._work > MAX_WORK:
             raise CannotEnforce("# combines too many schemas, which")
         joined = {**right, **left}
         for key in (left.keys() & right.keys()) - ANNOTATIONS - _TOGETHER:
@@ -338,6 +344,10 @@ def _both(left: Any, right: Any) -> Any:
     return left if not isinstance(right, Mapping) or not right else {"allOf": [left, right]}
 
 
+def _count_members(schema: Schema) -> int:
+    return sum(len(each) for each in schema.values() if isinstance(each, Mapping | list | tuple))
+
+
 def _at(schemas: Sequence[Any], place: int, others: Any) -> Any:
     return schemas[place] if place < len(schemas) else others
 
@@ -357,11 +367,23 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+def _common_values(lefts: Sequence[Any], rights: Sequence[Any]) -> list[Any]:
+    known = {_identity(each) for each in rights}
+    return [each for each in lefts if _identity(each) in known]
+
+
+def _identity(value: Any) -> Any:
+    """Return the same only for values that are the same, so that many are compared at once."""
+    if isinstance(value, Mapping | list | tuple):
+        return msgspec.json.encode(value, order="deterministic")
+    return isinstance(value, bool), value
+
+
 _TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
     "required": lambda left, right: list(dict.fromkeys([*left, *right])),
-    "enum": lambda left, right: [a for a in left if any(_same(a, b) for b in right)],
+    "enum": _common_values,
     "type": _common_types,
 }
 

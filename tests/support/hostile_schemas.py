@@ -77,6 +77,28 @@ SCHEMAS: dict[str, Any] = {
             for sign in (1, -1)
         ]
     },
+    "enums of lists that share nothing": {
+        "allOf": [{"enum": [[sign * at] for at in range(1, 10_000)]} for sign in (1, -1)]
+    },
+    "options that exclude each other": {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {
+                    "kind": {"const": kind},
+                    **{f"p{at}": {"type": "string", "maxLength": 5} for at in range(300)},
+                },
+                "required": ["kind"],
+            }
+            for kind in range(60)
+        ]
+    },
+    "properties in many parts": {
+        "allOf": [
+            {"properties": {f"p{part}_{at}": {"type": "null"} for at in range(100)}}
+            for part in range(300)
+        ]
+    },
     "an enum beyond its maximum": {"enum": list(range(1, 40_000)), "maximum": 0},
     "products": {
         "allOf": [
