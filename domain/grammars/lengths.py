@@ -37,28 +37,36 @@ def lengths_of(node: n.Node) -> Lengths:
 
 
 def within(node: n.Node, low: int, high: int | None) -> n.Node | None:
-    """Return a node of the texts that have `low` to `high` characters, None if none can be written.
+    """Return a node of texts that have `low` to `high` characters, None if none can be written.
 
-    It can if at most one part repeats, texts of one length: in `[a-z]+`, and in `[A-Z][a-z]*-1`.
+    It can if each part that varies repeats texts of one length, as all do in `[A-Z][a-z]*-[0-9]+`.
+    They are all that there are if one part varies; several have equal shares of the longest text.
 
-    >>> within(n.repeat(n.Characters(((97, 122),)), 1, None), 3, 5)
+    >>> letter = n.Characters(((97, 122),))
+    >>> within(n.repeat(letter, 1, None), 3, 5)
     Repeat(part=Characters(ranges=((97, 122),)), minimum=3, maximum=5)
     """
     least, most = lengths_of(node)
     if low <= least and (high is None or (most is not None and most <= high)):
         return node
-    parts = node.parts if isinstance(node, n.Chain) else (node,)
+    parts = list(node.parts if isinstance(node, n.Chain) else (node,))
     varying = [place for place, part in enumerate(parts) if len({*lengths_of(part)}) > 1]
-    if len(varying) != 1 or not isinstance(repeated := parts[varying[0]], n.Repeat):
+    free = None if high is None else high - least
+    if not varying or (free is not None and free < 0):
         return None
-    size, longest = lengths_of(repeated.part)
-    if size != longest or size == 0:
-        return None
-    fixed = sum(lengths_of(part)[0] for place, part in enumerate(parts) if place != varying[0])
-    minimum = max(repeated.minimum, -((fixed - low) // size))
-    limits = [repeated.maximum, None if high is None else (high - fixed) // size]
-    maximum = min((each for each in limits if each is not None), default=None)
-    if maximum is not None and maximum < minimum:
-        return None
-    bounded = n.repeat(repeated.part, minimum, maximum)
-    return n.chain([*parts[: varying[0]], bounded, *parts[varying[0] + 1 :]])
+    missing = low - least
+    for number, place in enumerate(varying):
+        part = parts[place]
+        size, longest = lengths_of(part.part) if isinstance(part, n.Repeat) else (0, None)
+        if not isinstance(part, n.Repeat) or size != longest or size == 0:
+            return None
+        share = None if free is None else free // (len(varying) - number) // size
+        limits = [part.maximum, None if share is None else part.minimum + share]
+        maximum = min((each for each in limits if each is not None), default=None)
+        added = max(0, -(-missing // size))
+        if maximum is not None:
+            added = min(added, maximum - part.minimum)
+            free = None if free is None else free - (maximum - part.minimum) * size
+        missing -= added * size
+        parts[place] = n.repeat(part.part, part.minimum + added, maximum)
+    return n.chain(parts) if missing <= 0 else None

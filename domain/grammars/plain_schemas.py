@@ -22,15 +22,21 @@ from antiphon.domain.grammars.lengths import within
 
 Schema = Mapping[str, Any]
 
-ANNOTATIONS = frozenset(
-    {"description", "title", "default", "examples", "$defs", "definitions", "$comment"}
-    | {"deprecated", "readOnly", "writeOnly", "$schema", "$id"}
-)
-"""The keywords that allow any value."""
-
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 COMBINING = ("$ref", "allOf", "anyOf", "oneOf")
 LENGTHS = ("minLength", "maxLength")
+OF_OBJECTS = ("properties", "patternProperties", "additionalProperties")
+OF_ARRAYS = ("items", "prefixItems")
+ASSERTIONS = frozenset(
+    {
+        *(*COMBINING, *LENGTHS, *OF_OBJECTS, *OF_ARRAYS),
+        *("type", "enum", "const", "pattern", "format", "multipleOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("required", "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties"),
+        *("minItems", "maxItems", "additionalItems", "unevaluatedItems"),
+    }
+)
+"""The keywords that say something of a value. Others allow any, such as `title`."""
 
 MAX_DEPTH = 64
 MAX_OPTIONS = 64
@@ -74,7 +80,7 @@ def _needs_joining(root: Any) -> bool:
             waiting += value
         if not isinstance(value, Mapping):
             continue
-        found = value.keys() - ANNOTATIONS
+        found = value.keys() & ASSERTIONS
         if "allOf" in found or "oneOf" in found:
             return True
         if len(found) > 1 and ("$ref" in found or "anyOf" in found):
@@ -101,6 +107,7 @@ class _Plain:
         self._root = root
         self._is_strict = is_strict
         self._names: dict[str, str] = {}
+        self._joining: dict[bytes, str] = {}
         self._definitions: dict[str, Any] = {}
         self._work = 0
         self._depth = 0
@@ -126,14 +133,37 @@ class _Plain:
     def _plain(self, schema: Any) -> Any:
         if not isinstance(schema, Mapping):
             return schema
-        keywords = schema.keys() - ANNOTATIONS
+        if schema.keys().isdisjoint(_HOLDING) and not _needs_joining(schema):
+            return schema
+        keywords = schema.keys() & ASSERTIONS
         if keywords == {"$ref"}:
             return {"$ref": self._reference(schema["$ref"])}
         if keywords in ({"anyOf"}, {"oneOf"}):  # so that what they refer to stays as it is
             self._check_options(schema)
             [key] = keywords
             return _any_of([self.plain(each) for each in schema[key]])
-        return _any_of([self._inside(each) for each in self._options(schema)])
+        if keywords.isdisjoint(COMBINING):
+            return self._inside(_settled(schema))
+        return self._joined(schema)
+
+    def _joined(self, schema: Schema) -> Any:
+        """Return the plain form of a combination, which may hold itself."""
+        key = msgspec.json.encode(schema, order="deterministic")
+        if key in self._joining:
+            name = self._joining[key]
+            self._definitions.setdefault(name, True)
+            return {"$ref": f"#/$defs/{name}"}
+        name = self._joining[key] = f"joined{len(self._joining) + len(self._definitions) + 1}"
+        try:
+            found = _any_of([self._inside(each) for each in self._options(schema)])
+        finally:
+            del self._joining[key]
+        if name not in self._definitions:
+            return found
+        if found is False:
+            raise CannotEnforce("# combines a schema with itself, and")
+        self._definitions[name] = found
+        return {"$ref": f"#/$defs/{name}"}
 
     def _options(self, schema: Any) -> list[Any]:
         """Return schemas without combinations, of which one must be satisfied."""
@@ -223,7 +253,7 @@ class _Plain:
         if self._work > MAX_WORK:
             raise CannotEnforce("# combines too many schemas, which")
         joined = {**right, **left}
-        for key in (left.keys() & right.keys()) - ANNOTATIONS - _TOGETHER:
+        for key in (left.keys() & right.keys() & ASSERTIONS) - _TOGETHER:
             joined[key] = self._joined_values(key, left[key], right[key])
         self._join_properties(joined, left, right)
         self._join_items(joined, left, right)
@@ -244,7 +274,7 @@ class _Plain:
 
     def _join_properties(self, joined: dict[str, Any], left: Schema, right: Schema) -> None:
         sides = (left, right)
-        if any(side.keys().isdisjoint(_OF_OBJECTS) for side in sides):
+        if any(side.keys().isdisjoint(OF_OBJECTS) for side in sides):
             return
         patterns = [side.get("patternProperties") or {} for side in sides]
         if patterns[0] != patterns[1] and self._is_strict:
@@ -261,7 +291,7 @@ class _Plain:
 
     def _join_items(self, joined: dict[str, Any], left: Schema, right: Schema) -> None:
         sides = (left, right)
-        if any(side.keys().isdisjoint(_OF_ARRAYS) for side in sides):
+        if any(side.keys().isdisjoint(OF_ARRAYS) for side in sides):
             return
         first = [list(side.get("prefixItems") or ()) for side in sides]
         others = [side.get("items", True) for side in sides]
@@ -283,17 +313,59 @@ class _Plain:
         options = list(schema.get("oneOf") or ())
         if len(options) > MAX_OPTIONS:
             raise CannotEnforce(f"# has more than {MAX_OPTIONS} options")
+        if self._are_tagged(options):
+            return
         for place, option in enumerate(options):
             for other in options[:place]:
                 if not self._exclude(option, other):
                     raise CannotEnforce("# has 'oneOf' with options that may match together; it")
 
+    def _are_tagged(self, options: Sequence[Any]) -> bool:
+        """Whether all are objects that need a member of which no two have a value in common."""
+        schemas = [self._target(each) for each in options]
+        if not schemas or any(schema.get("type") != "object" for schema in schemas):
+            return False
+        first, *others = ({*(schema.get("required") or ())} for schema in schemas)
+        return any(
+            _differ([(schema.get("properties") or {}).get(name) for schema in schemas])
+            for name in first.intersection(*others)
+        )
+
+    def _target(self, schema: Any) -> Schema:
+        """Return what a schema refers to, if it does nothing else."""
+        for _ in range(MAX_DEPTH):
+            if not isinstance(schema, Mapping):
+                break
+            if schema.keys() & ASSERTIONS != {"$ref"}:
+                return schema
+            schema = self._resolve(schema["$ref"])
+        return {}
+
     def _exclude(self, left: Any, right: Any) -> bool:
+        """Whether no value satisfies both, as far as that can be told."""
+        depth = self._depth
         try:
-            both = self.plain({"allOf": [left, right]})
+            both = self._all_joined(self._options(left), self._options(right))
         except CannotEnforce:
             return False
-        return both is False
+        finally:
+            self._depth = depth
+        return all(self._is_nothing(each) for each in both)
+
+    def _is_nothing(self, joined: Any) -> bool:
+        properties = joined.get("properties") or {}
+        # One member tells, mostly a `const`. Others may refer to the options again, without an end.
+        needed = [properties.get(name, True) for name in joined.get("required") or ()]
+        for schema in (*sorted(needed, key=_refers), joined):
+            depth = self._depth
+            try:
+                if (self._inside if schema is joined else self.plain)(schema) is False:
+                    return True
+            except CannotEnforce:
+                continue
+            finally:
+                self._depth = depth
+        return False
 
     # --- texts ------------------------------------------------------------------------------------
 
@@ -323,9 +395,8 @@ class _Plain:
         return rest
 
 
-_OF_OBJECTS = ("properties", "patternProperties", "additionalProperties")
-_OF_ARRAYS = ("items", "prefixItems")
-_TOGETHER = frozenset({*_OF_OBJECTS, *_OF_ARRAYS})
+_HOLDING = frozenset({*COMBINING, *OF_OBJECTS, *OF_ARRAYS, "propertyNames", "$defs"})
+_TOGETHER = frozenset({*OF_OBJECTS, *OF_ARRAYS})
 
 
 def _any_of(options: Sequence[Any]) -> Any:
@@ -346,6 +417,26 @@ def _both(left: Any, right: Any) -> Any:
 
 def _count_members(schema: Schema) -> int:
     return sum(len(each) for each in schema.values() if isinstance(each, Mapping | list | tuple))
+
+
+def _differ(members: Sequence[Any]) -> bool:
+    """Whether each has an `enum` or a `const`, and no two of them have a value in common."""
+    values: list[Any] = []
+    for each in members:
+        if not isinstance(each, Mapping) or not each.keys() & {"const", "enum"}:
+            return False
+        own = [each["const"]] if "const" in each else each["enum"]
+        values += {_identity(value) for value in own}
+    return len({*values}) == len(values)
+
+
+def _refers(schema: Any) -> bool:
+    """Whether a schema, or one that it joins, is a reference or has schemas in it."""
+    if not isinstance(schema, Mapping):
+        return False
+    if "allOf" in schema:
+        return any(map(_refers, schema["allOf"]))
+    return not schema.keys().isdisjoint(_HOLDING)
 
 
 def _at(schemas: Sequence[Any], place: int, others: Any) -> Any:
@@ -428,7 +519,7 @@ _UNDECIDED: Mapping[str, Any] = {
 
 def _is_decided(key: str, values: Sequence[Any]) -> bool:
     """Whether a keyword says no more of these values."""
-    if key in ("type", "enum") or key in ANNOTATIONS:
+    if key in ("type", "enum") or key not in ASSERTIONS:
         return False
     return not any(isinstance(each, _UNDECIDED.get(key, ())) for each in values)
 

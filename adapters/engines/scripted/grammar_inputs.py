@@ -55,6 +55,8 @@ def smallest_input(grammar: tuple[str, str] | None) -> str:
 _POOL = "a0A_- .:/@\n" + "".join(map(chr, range(33, 127)))
 """Characters to try for a class, the plainest first."""
 
+_ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]{1,8})\}|.)", re.DOTALL)
+
 _CATEGORIES: Mapping[str, str] = {
     "CATEGORY_DIGIT": r"\d",
     "CATEGORY_NOT_DIGIT": r"\D",
@@ -78,11 +80,16 @@ def small_matches(pattern: str, extras: Iterable[int], steps: StepBudget) -> Ite
         return
     steps.spend(2 * len(pattern))
     try:
-        parsed = import_module("re._parser").parse(pattern)
+        parsed = import_module("re._parser").parse(_ESCAPE.sub(_in_python, pattern))
         for extra in extras:
             yield _Walk(extra, steps).sequence(parsed)
     except (re.error, OverflowError, RecursionError, ValueError):
         return
+
+
+def _in_python(escape: re.Match[str]) -> str:
+    """Return an escape in Python's spelling: JavaScript has `\\u{1F600}`."""
+    return escape[0] if escape[1] is None else rf"\U{int(escape[1], 16):08x}"
 
 
 class _Walk:
