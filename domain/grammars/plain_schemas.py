@@ -8,8 +8,8 @@ must exclude each other; then any of them may match.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from math import inf, lcm
+from collections.abc import Mapping, Sequence, Set
+from math import lcm
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,24 +19,18 @@ from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import InputStyle, write_expression
 from antiphon.domain.grammars.lengths import within
-
-Schema = Mapping[str, Any]
-
-TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-COMBINING = ("$ref", "allOf", "anyOf", "oneOf")
-LENGTHS = ("minLength", "maxLength")
-OF_OBJECTS = ("properties", "patternProperties", "additionalProperties")
-OF_ARRAYS = ("items", "prefixItems")
-ASSERTIONS = frozenset(
-    {
-        *(*COMBINING, *LENGTHS, *OF_OBJECTS, *OF_ARRAYS),
-        *("type", "enum", "const", "pattern", "format", "multipleOf"),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-        *("required", "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties"),
-        *("minItems", "maxItems", "additionalItems", "unevaluatedItems"),
-    }
+from antiphon.domain.grammars.settled_schemas import (
+    ASSERTIONS,
+    COMBINING,
+    LENGTHS,
+    OF_ARRAYS,
+    OF_OBJECTS,
+    TIGHTER,
+    UNDECIDED,
+    Schema,
+    identity,
+    settle,
 )
-"""The keywords that say something of a value. Others allow any, such as `title`."""
 
 MAX_DEPTH = 64
 MAX_OPTIONS = 64
@@ -97,7 +91,7 @@ def _is_more_than_values(schema: Schema, found: Set[str]) -> bool:
     """Whether a schema says more of its `enum` or `const` than which values there are."""
     if found - {"type"} not in ({"enum"}, {"const"}):
         return True
-    settled = _settled(schema)
+    settled = settle(schema)
     values = schema["enum"] if "enum" in found else [schema["const"]]
     return settled is False or len(settled["enum"]) < len(values)
 
@@ -143,7 +137,7 @@ class _Plain:
             [key] = keywords
             return _any_of([self.plain(each) for each in schema[key]])
         if keywords.isdisjoint(COMBINING):
-            return self._inside(_settled(schema))
+            return self._inside(settle(schema))
         return self._joined(schema)
 
     def _joined(self, schema: Schema) -> Any:
@@ -174,7 +168,7 @@ class _Plain:
             raise CannotEnforce("# combines a schema with itself, which")
         self._check_options(schema)
         options: list[Any] = [
-            _settled(
+            settle(
                 {
                     key: each
                     for key, each in schema.items()
@@ -204,11 +198,11 @@ class _Plain:
         if not isinstance(schema, Mapping):
             return schema
         plain = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
-        beside = sorted(plain.keys() & _UNDECIDED.keys() - {"format"}) if "enum" in plain else []
+        beside = sorted(plain.keys() & UNDECIDED.keys() - {"format"}) if "enum" in plain else []
         if beside and self._is_strict:
             raise CannotEnforce(f"# has {beside[0]!r} beside 'enum' or 'const', which")
         if "enum" in plain:
-            return {key: each for key, each in plain.items() if key not in _UNDECIDED}
+            return {key: each for key, each in plain.items() if key not in UNDECIDED}
         for key in ("items", "additionalProperties", "propertyNames"):
             if isinstance(plain.get(key), Mapping):
                 plain[key] = self.plain(plain[key])
@@ -217,7 +211,7 @@ class _Plain:
                 plain[key] = {name: self.plain(each) for name, each in plain[key].items()}
         if isinstance(plain.get("prefixItems"), Sequence):
             plain["prefixItems"] = [self.plain(each) for each in plain["prefixItems"]]
-        return self._with_lengths(_settled(plain))
+        return self._with_lengths(settle(plain))
 
     # --- references -------------------------------------------------------------------------------
 
@@ -257,13 +251,13 @@ class _Plain:
             joined[key] = self._joined_values(key, left[key], right[key])
         self._join_properties(joined, left, right)
         self._join_items(joined, left, right)
-        return _settled(joined)
+        return settle(joined)
 
     def _joined_values(self, key: str, left: Any, right: Any) -> Any:
         if left == right:
             return left
-        if key in _TIGHTER:
-            return _TIGHTER[key](left, right)
+        if key in TIGHTER:
+            return TIGHTER[key](left, right)
         if key == "propertyNames":
             return _both(left, right)
         if key == "multipleOf" and isinstance(left, int) and isinstance(right, int):
@@ -426,7 +420,7 @@ def _differ(members: Sequence[Any]) -> bool:
         if not isinstance(each, Mapping) or not each.keys() & {"const", "enum"}:
             return False
         own = [each["const"]] if "const" in each else each["enum"]
-        values += {_identity(value) for value in own}
+        values += {identity(value) for value in own}
     return len({*values}) == len(values)
 
 
@@ -441,136 +435,3 @@ def _refers(schema: Any) -> bool:
 
 def _at(schemas: Sequence[Any], place: int, others: Any) -> Any:
     return schemas[place] if place < len(schemas) else others
-
-
-def _common_types(left: Any, right: Any) -> list[str]:
-    lefts, rights = ([each] if isinstance(each, str) else [*each] for each in (left, right))
-    common = [each for each in lefts if each in rights]
-    if "integer" not in common and "integer" in (*lefts, *rights):
-        common += ["integer"] if "number" in (*lefts, *rights) else []
-    return common
-
-
-def _same(left: Any, right: Any) -> bool:
-    """Whether JSON takes two values as equal: 1 is 1.0, but neither is true."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
-
-
-def _common_values(lefts: Sequence[Any], rights: Sequence[Any]) -> list[Any]:
-    known = {_identity(each) for each in rights}
-    return [each for each in lefts if _identity(each) in known]
-
-
-def _identity(value: Any) -> Any:
-    """Return the same only for values that are the same, so that many are compared at once."""
-    if isinstance(value, Mapping | list | tuple):
-        return msgspec.json.encode(value, order="deterministic")
-    return isinstance(value, bool), value
-
-
-_TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
-    "required": lambda left, right: list(dict.fromkeys([*left, *right])),
-    "enum": _common_values,
-    "type": _common_types,
-}
-
-
-def _settled(schema: Any) -> Any:
-    """Return the schema without types and values that it excludes; False if none is left."""
-    if not isinstance(schema, Mapping):
-        return schema
-    declared = schema.get("type")
-    declared = TYPES if declared is None else declared
-    kinds = [declared] if isinstance(declared, str) else [*declared]
-    excluded = {kind for kind in kinds if _is_impossible(kind, schema)}
-    left = [kind for kind in kinds if kind not in excluded]
-    if not left:
-        return False
-    settled = dict(schema)
-    if excluded:
-        settled["type"] = left
-    if "const" in settled:
-        settled["enum"] = [
-            each for each in settled.get("enum", [settled["const"]])
-            if _same(each, settled["const"])
-        ]  # fmt: skip
-        del settled["const"]
-    if isinstance(settled.get("enum"), Sequence):
-        settled["enum"] = [each for each in settled["enum"] if _is_allowed(each, left, settled)]
-        if not settled["enum"]:
-            return False
-        return {key: each for key, each in settled.items() if not _is_decided(key, settled["enum"])}
-    return settled
-
-
-_UNDECIDED: Mapping[str, Any] = {
-    **dict.fromkeys(("pattern", "format"), str),
-    "multipleOf": (int, float),
-    **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), dict),
-    **dict.fromkeys(("propertyNames", "minProperties", "maxProperties"), dict),
-    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems"), list),
-}
-"""The keywords that say more of values of a type than is looked at here."""
-
-
-def _is_decided(key: str, values: Sequence[Any]) -> bool:
-    """Whether a keyword says no more of these values."""
-    if key in ("type", "enum") or key not in ASSERTIONS:
-        return False
-    return not any(isinstance(each, _UNDECIDED.get(key, ())) for each in values)
-
-
-def _is_allowed(value: Any, kinds: Sequence[str], schema: Schema) -> bool:
-    match value:
-        case bool():
-            return "boolean" in kinds
-        case None:
-            return "null" in kinds
-        case int() | float():
-            is_whole = isinstance(value, int) or value.is_integer()
-            low, high = _bounds(schema)
-            return ("number" in kinds or (is_whole and "integer" in kinds)) and low <= value <= high
-        case str():
-            least, most = schema.get("minLength") or 0, schema.get("maxLength")
-            return "string" in kinds and least <= len(value) <= (inf if most is None else most)
-        case list() | tuple():
-            return "array" in kinds
-    return "object" in kinds
-
-
-def _bounds(schema: Schema) -> tuple[float, float]:
-    low = max(schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf))
-    return low, min(schema.get("maximum", inf), schema.get("exclusiveMaximum", inf))
-
-
-def _is_impossible(kind: str, schema: Schema) -> bool:
-    """Whether no value of this type satisfies the schema, as its own keywords tell."""
-    match kind:
-        case "object":
-            properties = schema.get("properties") or {}
-            closed = schema.get("additionalProperties") is False
-            closed = closed and not schema.get("patternProperties")
-            return _is_crossed(schema, "minProperties", "maxProperties") or any(
-                properties.get(name, not closed) is False for name in schema.get("required") or ()
-            )
-        case "array":
-            first = schema.get("prefixItems") or ()
-            least = schema.get("minItems") or 0
-            return _is_crossed(schema, "minItems", "maxItems") or (
-                any(each is False for each in first[:least])
-                or (schema.get("items") is False and least > len(first))
-            )
-        case "string":
-            return _is_crossed(schema, "minLength", "maxLength")
-        case "number" | "integer":
-            low, high = _bounds(schema)
-            return low > high
-    return False
-
-
-def _is_crossed(schema: Schema, least: str, most: str) -> bool:
-    return schema.get(most) is not None and schema[most] < (schema.get(least) or 0)
