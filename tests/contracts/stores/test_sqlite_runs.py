@@ -451,7 +451,7 @@ async def test_usage_matches_the_stored_rows(store: SqliteStore, path: Path) -> 
 # --- atomicity ------------------------------------------------------------------------------------
 
 
-class FullDisk:
+class FailingDisk:
     """Fails one statement: the `at`-th after `at` is set."""
 
     at = 0
@@ -462,13 +462,13 @@ class FullDisk:
     def __call__(self, _cursor: object, _sql: str, _bindings: object) -> bool:
         self.at -= 1
         if not self.at:
-            raise apsw.FullError
+            raise apsw.IOError
         return True
 
 
 @pytest.fixture
-def disk() -> Iterator[FullDisk]:
-    disk = FullDisk()
+def disk() -> Iterator[FailingDisk]:
+    disk = FailingDisk()
     apsw.connection_hooks.append(disk.watch)
     yield disk
     apsw.connection_hooks.remove(disk.watch)
@@ -486,7 +486,7 @@ async def state_of(store: SqliteStore) -> object:
 
 
 async def test_a_finish_that_fails_at_any_statement_writes_nothing(
-    disk: FullDisk, path: Path
+    disk: FailingDisk, path: Path
 ) -> None:
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     run = NewRun(owner=OWNER, job=b"job", events=chunk(0))
@@ -507,7 +507,7 @@ async def test_a_finish_that_fails_at_any_statement_writes_nothing(
                 )
                 break
             except StoreError as error:
-                assert "the disk is full" in str(error)
+                assert "its disk failed" in str(error)
             failures += 1
             assert await state_of(store) == before
             assert await store.claim_due_deliveries(limit=1, claim_s=0) == []
