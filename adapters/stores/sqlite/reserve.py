@@ -48,7 +48,7 @@ class DiskReserve:
 
     def __init__(self, folder: Path, *, free: Callable[[Path], int] = free_bytes) -> None:
         self._folder = folder
-        self._file = folder / "reserve"
+        self._file = folder / "antiphon.reserve"
         self._free = free
 
     def keep(self) -> None:
