@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.faults.support import full_disk
 from tests.faults.support.replicas import (
     LEASE_S,
     MODEL,
@@ -73,18 +76,38 @@ def test_a_server_whose_disk_is_full_goes_on_and_recovers_by_itself(tmp_path: Pa
         assert server.stop() == 0
 
 
+def on_small_disk(folder: Path) -> tuple[str, ...]:
+    """Return the beginning of a command that sees the folder as a disk of 24 MB, empty at first."""
+    folder.mkdir()
+    disk = ("--size", str(24 * 1024 * 1024), "--tmpfs", str(folder))
+    return ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", *disk)
+
+
+needs_bwrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed"
+)
+
+
 @pytest.mark.timeout(90)
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_bwrap
+def test_a_killed_server_starts_again_on_a_full_disk(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    life = f"{sys.executable} {full_disk.__file__} {small}/kept.db"
+    command = (*on_small_disk(small), "sh", "-c", f"{life} && {life}")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "it is open\nit is full\n" * 2, ended.stderr
+
+
+@pytest.mark.timeout(90)
+@needs_bwrap
 def test_who_deletes_makes_room_on_a_full_disk(tmp_path: Path) -> None:
     own, small = tmp_path / "server", tmp_path / "small"
     own.mkdir()
-    small.mkdir()
-    disk = ("--size", str(24 * 1024 * 1024), "--tmpfs", str(small))
     server = Replica(
         own,
         *("--data-dir", str(small), "--store", f"sqlite:///{small}/kept.db"),
         *("--store-retry-s", "0.1"),
-        within=("bwrap", "--die-with-parent", "--dev-bind", "/", "/", *disk),
+        within=on_small_disk(small),
     )
     try:
         server.start()

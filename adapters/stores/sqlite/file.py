@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -103,21 +104,28 @@ class SqliteFile:
 
         Raises: SettingsError, which says what is wrong with the file.
         """
+        reserve = DiskReserve(self._path.parent)
+        open_all = partial(
+            _open,
+            self._path,
+            self._migrations,
+            self._busy_ms,
+            self._lock,
+            alone,
+            readers=self._readers,
+        )
         try:
-            writer, *readers = await asyncio.to_thread(
-                _open,
-                self._path,
-                self._migrations,
-                self._busy_ms,
-                self._lock,
-                alone,
-                readers=self._readers,
-            )
+            try:
+                writer, *readers = await asyncio.to_thread(open_all)
+            except apsw.FullError:
+                if not reserve.release():
+                    raise
+                writer, *readers = await asyncio.to_thread(open_all)
         except (apsw.Error, OSError) as error:
             raise SettingsError(self._error_message(error)) from error
         for reader in readers:
             self._prepare(reader)
-        worker = _WriteWorker(writer, self._busy_ms, DiskReserve(self._path.parent))
+        worker = _WriteWorker(writer, self._busy_ms, reserve)
         self._writer = _WorkerThread(worker, name="sqlite writer")
         self._reader = _FairThreads([*map(_ReadWorker, readers)], name="sqlite reader")
 
