@@ -77,12 +77,10 @@ def settle(schema: Any) -> Any:
         only = kept.pop("const")
         values = kept.get("enum", [only])
         kept["enum"] = [each for each in values if identity(each) == identity(only)]
-    if isinstance(kept.get("enum"), Sequence):
+    if isinstance(kept.get("enum"), Sequence) and len(kept.keys() & ASSERTIONS) > 1:
         kept["enum"] = [each for each in kept["enum"] if _is_allowed(each, left, kept)]
-        if not kept["enum"]:
-            return False
-        return {key: each for key, each in kept.items() if not _is_decided(key, kept["enum"])}
-    return kept
+        kept = {key: each for key, each in kept.items() if not _is_decided(key, kept["enum"])}
+    return False if kept.get("enum") == [] else kept
 
 
 UNDECIDED: Mapping[str, Any] = {
