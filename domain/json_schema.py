@@ -7,6 +7,7 @@ nothing that satisfies them. To enforce part of a schema without a word would be
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -62,6 +63,18 @@ def find_schema_problem(root: Any, *, is_strict: bool = True) -> str | None:
     >>> find_schema_problem({"items": {"uniqueItems": True}})
     '#/items/uniqueItems cannot be enforced'
     """
+    problem = _find_problem(root, is_strict=is_strict)
+    if problem is not None or not is_strict:
+        return problem
+    try:
+        plain_schema(root)
+    except CannotEnforce as error:
+        return f"{error} cannot be enforced"
+    return None
+
+
+def _find_problem(root: Any, *, is_strict: bool) -> str | None:
+    """Return what is wrong with one keyword."""
     patterns = _Patterns(is_strict=is_strict)
     waiting: list[tuple[str, Any]] = [("#", root)]
     while waiting:
@@ -78,23 +91,18 @@ def find_schema_problem(root: Any, *, is_strict: bool = True) -> str | None:
             if problem is not None:
                 return f"{where} {problem}"
             waiting += [(f"{where}{name}", inner) for name, inner in _inner(keyword, value)]
-    if not is_strict:
-        return None
-    try:
-        plain_schema(root)
-    except CannotEnforce as error:
-        return f"{error} cannot be enforced"
     return None
 
 
 def loosen(root: Any) -> Any:
-    """Return a schema without the keywords that no engine can enforce.
+    """Return a plain schema without the keywords that no engine can enforce.
 
     >>> loosen({"type": "array", "uniqueItems": True, "items": {"enum": []}})
     {'type': 'array', 'items': {}}
     """
-    if find_schema_problem(root) is None:
-        return root
+    if _find_problem(root, is_strict=True) is None:
+        with suppress(CannotEnforce):
+            return plain_schema(root)
     loose = _loosened(root, root, _Patterns(is_strict=True))
     try:
         return plain_schema(loose, is_strict=False)

@@ -51,7 +51,7 @@ def enforced_format(text_format: Json) -> Json:
 
 def enforced_schema(schema: Json, *, is_strict: bool) -> Json:
     """Return the schema in the form that engines enforce (`domain/grammars/plain_schemas.py`)."""
-    plain: Json = plain_schema(schema if is_strict else loosen(schema))
+    plain: Json = plain_schema(schema) if is_strict else loosen(schema)
     return plain
 
 

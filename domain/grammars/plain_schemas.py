@@ -40,6 +40,7 @@ MAX_WORK = 20_000
 JOIN_WORK = 25
 """What a join costs beside its members."""
 
+_SUSPECT = frozenset({*COMBINING, *LENGTHS, "const", "enum"})
 _AS_TEXT = InputStyle(prefix="", suffix="")
 
 
@@ -55,7 +56,7 @@ def plain_schema(root: Any, *, is_strict: bool = True) -> Any:
     >>> plain_schema({"allOf": [{"type": "integer", "minimum": 1}, {"minimum": 3}]})
     {'minimum': 3, 'type': 'integer'}
     """
-    if not _needs_joining(root):
+    if not isinstance(root, dict) or not _needs_joining(root):
         return root
     try:
         return _Plain(root, is_strict=is_strict).schema()
@@ -70,21 +71,23 @@ def _needs_joining(root: Any) -> bool:
     waiting = [root]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, list | tuple):
-            waiting += value
-        if not isinstance(value, Mapping):
-            continue
-        found = value.keys() & ASSERTIONS
-        if "allOf" in found or "oneOf" in found:
-            return True
-        if len(found) > 1 and ("$ref" in found or "anyOf" in found):
-            return True
-        if not found.isdisjoint(LENGTHS) and not found.isdisjoint(("pattern", "format")):
-            return True
-        if not found.isdisjoint(("const", "enum")) and _is_more_than_values(value, found):
-            return True
-        waiting += value.values()
+        if isinstance(value, dict):
+            if not value.keys().isdisjoint(_SUSPECT) and _has_combination(value):
+                return True
+            value = value.values()
+        waiting += [each for each in value if isinstance(each, dict | list | tuple)]
     return False
+
+
+def _has_combination(schema: Schema) -> bool:
+    found = schema.keys() & ASSERTIONS
+    if "allOf" in found or "oneOf" in found:
+        return True
+    if len(found) > 1 and ("$ref" in found or "anyOf" in found):
+        return True
+    if not found.isdisjoint(LENGTHS) and not found.isdisjoint(("pattern", "format")):
+        return True
+    return not found.isdisjoint(("const", "enum")) and _is_more_than_values(schema, found)
 
 
 def _is_more_than_values(schema: Schema, found: Set[str]) -> bool:
