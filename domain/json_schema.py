@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 from antiphon.domain.errors import InvalidGrammar
 from antiphon.domain.grammars import check_pattern
 from antiphon.domain.grammars.plain_schemas import CannotEnforce, plain_schema
+from antiphon.domain.grammars.references import resolve
 
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
@@ -204,20 +204,11 @@ def _leads_somewhere(root: Any, reference: Any) -> bool:
         return True
     if len(reference) > MAX_REFERENCE_CHARS:
         return False
-    place = root
-    for name in _names(reference):
-        if isinstance(place, dict) and name in place:
-            place = place[name]
-        elif isinstance(place, list) and name.isdecimal() and int(name[:9]) < len(place):
-            place = place[int(name[:9])]
-        else:
-            return False
+    try:
+        resolve(root, reference)
+    except LookupError:
+        return False
     return True
-
-
-def _names(reference: str) -> Iterator[str]:
-    for name in unquote(reference).split("/")[1:]:
-        yield name.replace("~1", "/").replace("~0", "~")
 
 
 def _show(value: Any) -> str:

@@ -8,10 +8,11 @@ must exclude each other; then any of them may match.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from itertools import count
 from math import lcm
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -19,6 +20,7 @@ from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import InputStyle, write_expression
 from antiphon.domain.grammars.lengths import within
+from antiphon.domain.grammars.references import resolve
 from antiphon.domain.grammars.settled_schemas import (
     ASSERTIONS,
     COMBINING,
@@ -108,6 +110,7 @@ class _Plain:
         self._names: dict[str, str] = {}
         self._joining: dict[bytes, str] = {}
         self._definitions: dict[str, Any] = {}
+        self._numbers = count(1)
         self._work = 0
         self._depth = 0
 
@@ -121,11 +124,16 @@ class _Plain:
 
     def plain(self, schema: Any) -> Any:
         """Return the plain form of a schema, False if no value satisfies it."""
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise CannotEnforce("# combines schemas that are too deep")
-        try:
+        with self._deeper("# combines schemas that are too deep"):
             return self._plain(schema)
+
+    @contextmanager
+    def _deeper(self, problem: str) -> Iterator[None]:
+        if self._depth >= MAX_DEPTH:
+            raise CannotEnforce(problem)
+        self._depth += 1
+        try:
+            yield
         finally:
             self._depth -= 1
 
@@ -152,7 +160,7 @@ class _Plain:
             name = self._joining[key]
             self._definitions.setdefault(name, True)
             return {"$ref": f"#/$defs/{name}"}
-        name = self._joining[key] = f"joined{len(self._joining) + len(self._definitions) + 1}"
+        name = self._joining[key] = f"joined{next(self._numbers)}"
         try:
             found = _any_of([self._inside(each) for each in self._options(schema)])
         finally:
@@ -168,9 +176,10 @@ class _Plain:
         """Return schemas without combinations, of which one must be satisfied."""
         if not isinstance(schema, Mapping):
             return [] if schema is False else [{}]
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise CannotEnforce("# combines a schema with itself, which")
+        with self._deeper("# combines a schema with itself, which"):
+            return self._options_of(schema)
+
+    def _options_of(self, schema: Schema) -> list[Any]:
         self._check_options(schema)
         options: list[Any] = [
             settle(
@@ -189,7 +198,6 @@ class _Plain:
             if schema.get(key):
                 choices = [inner for each in schema[key] for inner in self._options(each)]
                 options = self._all_joined(options, choices)
-        self._depth -= 1
         return options
 
     def _all_joined(self, lefts: Sequence[Any], rights: Sequence[Any]) -> list[Any]:
@@ -222,11 +230,13 @@ class _Plain:
 
     def _reference(self, reference: Any) -> str:
         if reference not in self._names:
-            name = self._names[reference] = f"schema{len(self._names) + 1}"
+            name = self._names[reference] = f"schema{next(self._numbers)}"
             depth, self._depth = self._depth, 0
             self._definitions[name] = True  # it may refer to itself
-            found = self.plain(self._resolve(reference))
-            self._depth = depth
+            try:
+                found = self.plain(self._resolve(reference))
+            finally:
+                self._depth = depth
             if found is False:
                 raise CannotEnforce(f"# refers to {reference!r}, which allows no value")
             self._definitions[name] = found
@@ -235,14 +245,10 @@ class _Plain:
     def _resolve(self, reference: Any) -> Any:
         if not isinstance(reference, str) or not (reference == "#" or reference[:2] == "#/"):
             raise CannotEnforce(f"# refers to {reference!r}, which is no place in it,")
-        place = self._root
-        for part in unquote(reference).split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            try:
-                place = place[int(key)] if isinstance(place, list | tuple) else place[key]
-            except (LookupError, TypeError, ValueError):
-                raise CannotEnforce(f"# refers to {reference!r}, which is not in it,") from None
-        return place
+        try:
+            return resolve(self._root, reference)
+        except LookupError:
+            raise CannotEnforce(f"# refers to {reference!r}, which is not in it,") from None
 
     # --- joining ----------------------------------------------------------------------------------
 
@@ -342,13 +348,10 @@ class _Plain:
 
     def _exclude(self, left: Any, right: Any) -> bool:
         """Whether no value satisfies both, as far as that can be told."""
-        depth = self._depth
         try:
             both = self._all_joined(self._options(left), self._options(right))
         except CannotEnforce:
             return False
-        finally:
-            self._depth = depth
         return all(self._is_nothing(each) for each in both)
 
     def _is_nothing(self, joined: Any) -> bool:
@@ -356,15 +359,20 @@ class _Plain:
         # One member tells, mostly a `const`. Others may refer to the options again, without an end.
         needed = [properties.get(name, True) for name in joined.get("required") or ()]
         for schema in (*sorted(needed, key=_refers), joined):
-            depth = self._depth
+            known = len(self._names), len(self._definitions)
             try:
                 if (self._inside if schema is joined else self.plain)(schema) is False:
                     return True
             except CannotEnforce:
-                continue
-            finally:
-                self._depth = depth
+                self._forget(*known)
         return False
+
+    def _forget(self, names: int, definitions: int) -> None:
+        """Keep so many: the next schema that refers to what could not be written must fail, too."""
+        while len(self._names) > names:
+            self._names.popitem()
+        while len(self._definitions) > definitions:
+            self._definitions.popitem()
 
     # --- texts ------------------------------------------------------------------------------------
 

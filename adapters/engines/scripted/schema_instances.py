@@ -13,13 +13,13 @@ from itertools import islice
 from math import ceil, floor, inf, lcm
 from operator import ge, gt, le, lt
 from typing import Any
-from urllib.parse import unquote
 
 from antiphon.adapters.engines.scripted.grammar_inputs import small_matches
 from antiphon.adapters.engines.scripted.step_budget import OutOfSteps, StepBudget
 from antiphon.domain.errors import InvalidGrammar
 from antiphon.domain.grammars import matching
 from antiphon.domain.grammars import nodes as n
+from antiphon.domain.grammars.references import resolve
 
 Schema = dict[str, Any]
 
@@ -143,7 +143,10 @@ class _Search:
         """Return what a reference within the schema points to; True, any instance, if nothing."""
         if reference not in self._resolved:
             self._steps.spend(len(reference))
-            self._resolved[reference] = _referred(self._root, reference)
+            try:
+                self._resolved[reference] = resolve(self._root, reference)
+            except LookupError:
+                self._resolved[reference] = True
         return self._resolved[reference]
 
     # --- ways: the schema without references and combinations, once for each way to satisfy it
@@ -316,16 +319,6 @@ def _weight(schema: Any) -> int:
 
 def _has_reference(schema: Schema) -> bool:
     return isinstance(schema.get("$ref"), str)
-
-
-def _referred(place: Any, reference: str) -> Any:
-    for name in unquote(reference).removeprefix("#").split("/")[1:]:
-        key = name.replace("~1", "/").replace("~0", "~")
-        try:
-            place = place[int(key)] if isinstance(place, list) else place[key]
-        except (LookupError, TypeError, ValueError):
-            return True
-    return place
 
 
 def _types(way: Schema) -> list[str]:

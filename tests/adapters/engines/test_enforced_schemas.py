@@ -38,8 +38,16 @@ def closed(**properties: Any) -> Json:
     }
 
 
+def linked(value: str) -> Json:
+    """Return a schema that refers to itself, of values that another one does not have."""
+    item = {"$ref": f"#/$defs/{value}", "type": "object"}
+    made = closed(name={"const": value}, next=item)
+    return {**made, "required": ["name"]}
+
+
 TEXT = {"type": "string"}
 NAME = {"type": "string", "minLength": 2}
+MANY = {"type": "array", "items": TEXT}
 NEXT = {"$ref": "#/$defs/node", "type": "object"}
 TERM = {
     "oneOf": [{"$ref": f"#/$defs/{name}"} for name in ("number", "minus", "half")],
@@ -109,6 +117,17 @@ ENFORCED: dict[str, Json] = {
         "$defs": {"node": closed(name=TEXT, next={"anyOf": [NEXT, {"type": "null"}]})},
         **closed(root=NEXT),
     },
+    "several beside each other that refer to themselves": {
+        "$defs": {each: linked(each) for each in ("a", "b")},
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "first": {"allOf": [closed(root={"$ref": "#/$defs/a", "type": "object"})]},
+            "root": {"$ref": "#/$defs/b", "type": "object"},
+            "a": {"$ref": "#/$defs/a", "type": "object"},
+        },
+        "required": ["first", "root"],
+    },
     "two that refer to themselves": {
         "$defs": {
             "a": {"properties": {"next": {"$ref": "#/$defs/a"}, "name": TEXT}},
@@ -140,6 +159,16 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "patternProperties",
     ),
     "nothing": ({"allOf": [TEXT, {"type": "integer"}]}, "allows no value"),
+    "what fails while options are compared": (
+        {
+            "$defs": {"bad": {"pattern": "^(a|bc)+$", "minLength": 3}},
+            "oneOf": [
+                closed(a={"$ref": "#/$defs/bad"}, b={**MANY, "maxItems": 1}),
+                closed(a={}, b={**MANY, "minItems": 2}),
+            ],
+        },
+        "minLength",
+    ),
     "itself": (
         {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, TEXT]}}, "$ref": "#/$defs/a"},
         "with itself",
@@ -172,6 +201,8 @@ def instances() -> list[Any]:
     objects += [{"kind": kind} for kind in "abcd"]
     node = {"name": "n", "next": {"name": "m", "next": None}}
     objects += [{"root": node}, {"root": node["next"]}, {"root": {"name": "n"}}, {"root": None}]
+    for first, second in ("ab", "aa", "ba"):
+        objects.append({"first": {"root": {"name": first}}, "root": {"name": second}})
     lists = [[], ["a"], ["ab"], ["ab", "abc"], ["ab", "a"], ["ab", "ab", "ab"], [1]]
     return [*LEAVES, *objects, *lists]
 

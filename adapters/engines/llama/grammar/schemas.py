@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, floor, inf, nextafter
 from typing import Any
-from urllib.parse import unquote
 
 from antiphon.adapters.engines.llama.grammar import numbers
 from antiphon.adapters.engines.llama.grammar.rules import (
@@ -26,10 +25,9 @@ from antiphon.domain.errors import InvalidGrammar
 from antiphon.domain.grammars import read
 from antiphon.domain.grammars.ebnf import JSON_ESCAPES, InputStyle, write_ebnf
 from antiphon.domain.grammars.plain_schemas import CannotEnforce, plain_schema
+from antiphon.domain.grammars.references import resolve
+from antiphon.domain.grammars.settled_schemas import TYPES, Schema
 
-Schema = Mapping[str, Any]
-
-TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 TYPE_OF_KEYWORD = {
     **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
     **dict.fromkeys(("patternProperties", "propertyNames", "minProperties"), "object"),
@@ -128,22 +126,16 @@ class _Schemas:
         if reference not in self._references:
             name = self._references[reference] = self._rules.reserve("ref")
             depth, self._depth = self._depth, 0
-            body = self.write(self._resolve(reference))
+            try:
+                schema = resolve(self._root, reference)
+            except LookupError:
+                raise CannotExpress(f"the schema has no {reference!r}") from None
+            body = self.write(schema)
             self._depth = depth
             if body is None:
                 raise CannotExpress(f"nothing satisfies {reference!r}")
             self._rules.define(name, body)
         return self._references[reference]
-
-    def _resolve(self, reference: str) -> Any:
-        place = self._root
-        for part in unquote(reference).removeprefix("#").split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            try:
-                place = place[int(key)] if isinstance(place, list) else place[key]
-            except (LookupError, TypeError, ValueError):
-                raise CannotExpress(f"the schema has no {reference!r}") from None
-        return place
 
     def _values(self, values: Sequence[Any], schema: Schema) -> str | None:
         kinds = _types_of(schema) if "type" in schema else TYPES
