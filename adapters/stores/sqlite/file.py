@@ -401,15 +401,17 @@ class _WriteWorker:
 
     def run(self, jobs: Sequence[_Job]) -> list[_Outcome]:
         outcomes = self._commit(jobs)
-        for number, outcome in enumerate(outcomes):
-            if isinstance(outcome.error, apsw.FullError) and self._make_room(jobs[number]):
-                [outcomes[number]] = self._commit([jobs[number]])
+        full = [at for at, each in enumerate(outcomes) if isinstance(each.error, apsw.FullError)]
+        erasing = [at for at in full if jobs[at].erases]
+        if full and self._make_room(for_erasing=bool(erasing)):
+            for at in erasing or full:
+                [outcomes[at]] = self._commit([jobs[at]])
         return outcomes
 
-    def _make_room(self, job: _Job) -> bool:
-        """Return whether there may be room for the job now: what is deleted leaves some in the
-        file, but not in the WAL."""
-        has_more = self._reserve is not None and job.erases and self._reserve.release()
+    def _make_room(self, *, for_erasing: bool) -> bool:
+        """Return whether there may be more room now: what is deleted leaves some in the file, but
+        not in the WAL."""
+        has_more = for_erasing and self._reserve is not None and self._reserve.release()
         return self._empty_wal() or has_more
 
     def _commit(self, jobs: Sequence[_Job]) -> list[_Outcome]:
