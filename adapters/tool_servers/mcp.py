@@ -187,13 +187,16 @@ class UrlServer(ToolServer):
         if self._listener is not None:  # the other connections belong to the sessions
             await self._listener.aclose()
 
-    def _keep(self, connection: Connection) -> bool:
-        """Take over a connection of a session that ends, unless another one is there."""
+    def _keep(self, connection: Connection) -> Connection | None:
+        """Take over a connection of a session that ends, unless another one is there.
+
+        Return the one that is to be closed, if any.
+        """
         if self._listener is not None and self._listener.hears_changes:
-            return False
+            return connection
         connection.stop_drawing()
-        self._listener = connection
-        return True
+        lost, self._listener = self._listener, connection
+        return lost
 
 
 class McpSession(ToolSession):
@@ -208,7 +211,7 @@ class McpSession(ToolSession):
         max_bytes: int,
         tells_cause: bool = False,
         changed: Callable[[], None] | None = None,
-        keep: Callable[[Connection], bool] | None = None,
+        keep: Callable[[Connection], Connection | None] | None = None,
         tokens: AccessTokens | None = None,
     ) -> None:
         self._changed = changed
@@ -252,11 +255,11 @@ class McpSession(ToolSession):
         return result
 
     async def aclose(self) -> None:
-        connections = [*self._connections, *self._expired]
-        for connection in self._connections:
-            if self._keep is not None and connection.hears_changes and self._keep(connection):
-                connections.remove(connection)
-        await asyncio.gather(*(connection.aclose() for connection in connections))
+        closing = [*self._expired]
+        for each in self._connections:
+            left = self._keep(each) if self._keep is not None and each.hears_changes else each
+            closing += [] if left is None else [left]
+        await asyncio.gather(*(connection.aclose() for connection in closing))
 
     async def _request(self, send: Send) -> Any:
         try:

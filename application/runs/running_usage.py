@@ -33,5 +33,5 @@ def show_usage(
 
 
 def without_usage(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events as they are if the request does not ask for their usage."""
-    return [replace(event, usage=UNSET) for event in events]
+    """Return the events as a request gets them that does not ask for their usage."""
+    return [each if each.usage is UNSET else replace(each, usage=UNSET) for each in events]
